@@ -1,0 +1,358 @@
+"""What the parts of Rollstream say to each other, as frozen records.
+
+Legend for array shapes: T tokens of one segment.
+
+These records travel as msgpack maps (`pipeline/codec.py`). The rules that let old and new processes work together:
+fields are never renamed or re-meant, new ones have defaults, unknown ones are ignored, and no class is named on the wire.
+People and other programs speak to us through `pipeline/requests.py` (pydantic), never through these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+SCHEMA_MAJOR = 1
+"""Major version of every record here. A reader hands back what is newer (`errors.NewerMessage`)."""
+
+U32 = NDArray[np.uint32]
+U8 = NDArray[np.uint8]
+F32 = NDArray[np.float32]
+Json = Mapping[str, object]
+"""A map of plain values (str, int, float, bool, None, lists and maps of them)."""
+
+
+class Stage(StrEnum):
+    """Where a job stands in the pipeline."""
+
+    INIT = "init"
+    """The sandbox and its tools are made."""
+    RUN = "run"
+    """The agent takes its turns against the model."""
+    EVAL = "eval"
+    """The reward is computed."""
+
+
+class Outcome(StrEnum):
+    """How a job ended; set once, by the script that settles it."""
+
+    OK = "ok"
+    """It ran to an end the policy chose and was graded."""
+    MODEL_FAILURE = "model_failure"
+    """A limit the policy can hit, or something this trajectory broke; in the statistics, with its reward."""
+    INFRA_FAILURE = "infra_failure"
+    """Anything else that broke; never a reward, never in the statistics."""
+    CANCELLED = "cancelled"
+    """Somebody asked for it (`CancelReason`)."""
+    EXPIRED = "expired"
+    """Its wall deadline passed outside the agent's own time."""
+
+
+class StopReason(StrEnum):
+    """Why the agent's turns ended. Closed list: trainers set a policy for each (`train`, `mask`, `exclude`)."""
+
+    FINISHED = "finished"
+    """The model ended its turn without a tool call, or called `finish`."""
+    TURNS = "turns"
+    """The limit of turns."""
+    TOKENS = "tokens"
+    """The limit of sampled tokens, of one turn or of all."""
+    CONTEXT = "context"
+    """The model's context is full."""
+    TIME = "time"
+    """The limit of active RUN time."""
+    STUCK = "stuck"
+    """The same call again and again."""
+    SANDBOX_BROKEN = "sandbox_broken"
+    """The sandbox died during this trajectory's own tool call while its neighbours live."""
+    GRADER_BROKEN = "grader_broken"
+    """The grader fails on this answer, but grades the gold one."""
+    DEADLINE = "deadline"
+    """The wall deadline came while the agent ran; the partial trajectory is kept."""
+    LOST = "lost"
+    """The attempt was lost and its finished turns were salvaged from the journal."""
+
+
+class CancelReason(StrEnum):
+    """Why a job was cancelled."""
+
+    REDUNDANT = "redundant"
+    """The step has its target without it."""
+    STALE = "stale"
+    """Its policy version is older than its run allows."""
+    USER = "user"
+    """A person or the trainer asked."""
+    DEADLINE = "deadline"
+    """The wall deadline passed while a worker held it."""
+    OVERLOAD = "overload"
+    """Shed to relieve the engines."""
+
+
+class Recovery(StrEnum):
+    """What happens to a job whose RUN attempt was lost."""
+
+    RESTART = "restart"
+    """From INIT, in a new sandbox."""
+    SALVAGE_PARTIAL = "salvage_partial"
+    """To EVAL with the turns that were journalled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a model call samples. Recorded with every turn."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 = all."""
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int = 1024
+    """Most tokens one call may sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a job may use. Hitting one in RUN is the model's doing (`StopReason`)."""
+
+    max_turns: int = 8
+    max_sampled_tokens: int = 16_384
+    """Over all turns of the trajectory."""
+    max_context_tokens: int = 32_768
+    """Prompt and answer together; the server's own bound applies when it is lower."""
+    max_observation_tokens: int = 1024
+    """A tool's answer is cut to this many tokens, head and tail kept."""
+    tool_timeout_s: float = 30.0
+    init_active_s: float = 300.0
+    run_active_s: float = 1800.0
+    """Active time of RUN: waiting for a slot or a server does not count."""
+    eval_active_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTemplate:
+    """All that the jobs of one feed have in common; stored once a run, named by its hash."""
+
+    task: str
+    """Name of the handler."""
+    model: str = ""
+    """Model asked for at the server; empty = the only one it has."""
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)
+    options: Json = field(default_factory=dict)
+    """The handler's own settings."""
+    run_seed: int = 0
+    capability: str = "none"
+    """Class of node that INIT needs: `none`, `isolated`, `isolated+network`."""
+    recovery: Recovery = Recovery.RESTART
+    priority: int = 0
+    """-100 to 100; higher goes first within the run."""
+    wall_s: float = 86_400.0
+    """From accepted to terminal."""
+    max_failed: int = 2
+    """Retries after failures that a worker reported."""
+    max_lost: int = 5
+    """Retries after losses (the worker died)."""
+    expected_bytes: int = 65_536
+    """Reserved in Redis for the job's bodies until it is settled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One task instance."""
+
+    id: str
+    """Stable within the run: epoch and index."""
+    data: Json
+    """What the handler needs (question, gold answer, image, ...)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A job as a stage sees it: who it is and what to do."""
+
+    job: str
+    run: str
+    group: str
+    """Empty for a single job."""
+    member: int
+    draw: int
+    """How often its prompt was drawn before."""
+    attempt: int
+    """The fencing token: every outside name (sandbox, model request, file) carries it."""
+    template: JobTemplate
+    prompt: Prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSpan:
+    """A stretch of sampled tokens that one policy version sampled."""
+
+    version: str
+    """Label of the weights, `<incarnation>.<number>`, or the server's own word."""
+    start: int
+    """First token of the stretch, as an index into the segment."""
+    end: int
+    """One past the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One model call and what the environment answered."""
+
+    index: int
+    segment: int
+    start: int
+    """Index in the segment of the first token sampled in this turn."""
+    end: int
+    """One past the last sampled token."""
+    finish: str
+    """The server's word: `stop`, `length` or `abort`."""
+    sampling: Sampling
+    seed: int
+    server: str
+    request_id: str
+    cached_tokens: int
+    """Prompt tokens the server had in its prefix cache; -1 = it does not say."""
+    logprobs_mode: str
+    template: str
+    """Fingerprint of the renderer's template."""
+    tokenizer: str
+    """Fingerprint of the tokenizer."""
+    model_s: float
+    tools_s: float = 0.0
+    tool_calls: int = 0
+    tool_errors: int = 0
+    """Calls that could not be parsed or that no tool takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of one trajectory in which every prompt extends the one before.
+
+    The four arrays have one entry a token of the whole interleaved sequence.
+    """
+
+    token_ids: U32
+    """uint32, shape [T]."""
+    sampled_mask: U8
+    """uint8, shape [T]; 1 exactly on the tokens sampled in this segment. Never changes."""
+    loss_mask: U8
+    """uint8, shape [T]; at most `sampled_mask`. Policy."""
+    logprobs: F32
+    """float32, shape [T], nats; finite where `sampled_mask` is 1, NaN elsewhere."""
+    versions: tuple[VersionSpan, ...] = ()
+    """Policy version of each stretch of sampled tokens, in order; together they cover `sampled_mask`."""
+    began: str = "start"
+    """Why the segment began: `start`, or what kept it from extending the one before."""
+    parent: int = -1
+    """Segment it forked from; -1 = none."""
+    fork: int = 0
+    """Tokens it shares with its parent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatMessage:
+    """A line of the conversation as text, for people; trainers read the segments."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """What one job produced."""
+
+    segments: tuple[Segment, ...]
+    turns: tuple[Turn, ...]
+    stop: StopReason
+    messages: tuple[ChatMessage, ...] = ()
+    answer: str = ""
+    """The text that is graded: the model's last message, or what it passed to `finish`."""
+    extra: Json = field(default_factory=dict)
+    """The handler's own (patch, counters)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grade:
+    """What EVAL found."""
+
+    reward: float
+    """The unshaped task score."""
+    components: Mapping[str, float] = field(default_factory=dict)
+    """Named parts; the filter looks at one of them (default: `score`, the reward itself)."""
+    details: Json = field(default_factory=dict)
+    """Verdict, extracted answer, log excerpts: for people."""
+    grader: str = ""
+    """Name and version."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a stage could not do its work. Data, made where the stage runs."""
+
+    stage: Stage
+    boundary: str
+    """What broke: `sandbox`, `model`, `grader`, `broker`, `handler`, `body`."""
+    kind: str
+    """The error's class."""
+    message: str
+    retryable: bool
+    """Whether another attempt can help."""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How an attempt ends a job: what the settle script is told."""
+
+    outcome: Outcome
+    reason: str = ""
+    """Stop reason, cancel reason or failure in a word or two."""
+    reward: float | None = None
+    """None = no reward; never 0 in its place."""
+    components: Mapping[str, float] = field(default_factory=dict)
+    stop: str = ""
+    sampled_tokens: int = 0
+    total_tokens: int = 0
+    turns: int = 0
+    first_version: str = ""
+    last_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """A terminal record as read from the results stream; bodies are fetched when asked for."""
+
+    entry: str
+    """Entry id in the results stream."""
+    job: str
+    run: str
+    group: str
+    member: int
+    task: str
+    outcome: Outcome
+    reason: str
+    reward: float | None
+    components: Mapping[str, float]
+    stop: str
+    attempt: int
+    """Attempt that settled it."""
+    run_attempt: int
+    """Attempt whose trajectory is kept; 0 = none."""
+    eval_attempt: int
+    """Attempt whose grade is kept; 0 = none."""
+    sampled_tokens: int
+    total_tokens: int
+    turns: int
+    first_version: str
+    last_version: str
+    seconds: Mapping[str, float]
+    """Seconds a stage, of the attempts that were kept, and `total`."""

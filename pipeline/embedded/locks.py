@@ -1,0 +1,86 @@
+"""`flock` on a file, with a bounded wait.
+
+The lock belongs to the open file: it is free when the last descriptor of it is closed, in whichever process. So a descriptor handed to a
+child keeps the lock after its first owner was killed, and a `kill -9` frees it without anybody's help. On Linux and macOS a waiting
+exclusive lock does not hold up new shared ones, which the keeper relies on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+
+
+class Mode(IntEnum):
+    """How a lock is held."""
+
+    SHARED = fcntl.LOCK_SH
+    """With others that share it."""
+    EXCLUSIVE = fcntl.LOCK_EX
+    """Alone."""
+
+
+class FileLock:
+    """One open lock file. Made unlocked; `close` releases, unless a child has the descriptor too."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def fileno(self) -> int:
+        """The descriptor, to hand to a child that shall hold the lock too."""
+        return self._fd
+
+    def try_lock(self, mode: Mode) -> bool:
+        """Takes the lock if it is free for this mode; never waits."""
+        try:
+            fcntl.flock(self._fd, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def lock(self, mode: Mode) -> None:
+        """Takes the lock, however long that takes."""
+        fcntl.flock(self._fd, mode)
+
+    def lock_within(self, mode: Mode, timeout_s: float) -> bool:
+        """Takes the lock, or answers False after `timeout_s` seconds; the lock object is then closed.
+
+        `flock` knows no time limit, so a thread waits in it. When the wait is given up the file is closed: the thread's call still holds
+        the open file, gets the lock some day, returns, and with that the last reference goes and the lock with it.
+        """
+        if self.try_lock(mode):
+            return True
+        granted = threading.Event()
+        failure: list[OSError] = []
+
+        def wait() -> None:
+            try:
+                self.lock(mode)
+            except OSError as error:
+                failure.append(error)
+            granted.set()
+
+        threading.Thread(target=wait, name=f"lock {self.path.name}", daemon=True).start()
+        if not granted.wait(timeout_s):
+            self.close()
+            return False
+        if failure:
+            raise failure[0]
+        return True
+
+    def close(self) -> None:
+        """Closes this descriptor; the lock is free when it was the last. Closing twice is harmless."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> FileLock:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

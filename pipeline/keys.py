@@ -1,0 +1,195 @@
+"""Every key in Redis, in one place: its name, type, writer and expiry.
+
+All keys of a shard begin with its hash tag `{<namespace>:<k>}:`, so every script stays in one slot. The Lua twin of the builders is the head of
+`scripts/lib.lua`; `tests/integration/test_keys.py` compares the two.
+
+Permanent keys (no expiry; everything else has one):
+
+    meta                hash    layout version, number of shards, bytes reserved for open jobs · first connection, accept, settle
+    runs                zset    run -> last contact of its trainer, ms · connect, touch
+    classes             set     capability classes that were ever asked for · accept
+    streams             set     stage streams that have a group, lanes included · workers
+    nodes               zset    node -> last beat, ms · workers
+    janitor             hash    who did the last round, when, quiet until · janitor
+    active[:<class>]    list    runs that have waiting jobs · accept, admit; gone when empty
+    deficit[:<class>]   hash    run -> deficit of the round robin · admit; gone when empty
+    s:init[:<class>]    stream  headers; group `init` · admit; entries deleted on hand-off
+    s:run, s:eval       stream  headers; groups `run`, `eval` · hand-off
+    s:<stage>:@<node>   stream  the lane of a node; deleted with its node
+    s:reward            stream  events, trimmed: a wake-up, never the only record · settle
+    s:cancel            stream  one message a target, trimmed · cancel
+    s:dead              stream  dead letters, trimmed · settle, give_up, recover, reject
+    z:delay             zset    job -> due, ms · give_up, recover; promote takes out
+    z:deadline          zset    job -> wall deadline, ms · accept; terminal takes out
+    z:closed            zset    group -> closed at, ms · settle; accounting takes out
+
+Keys of a run, renewed while its trainer is in contact, gone `ttl_ms` after:
+
+    r:<run>             hash    incarnation, state, rev, weight, quota, counters · connect, scripts
+    q:<run>[:<class>]   zset    waiting jobs by priority and order · accept
+    open:<run>          zset    units (single jobs and groups) without an end -> accepted at · accept, terminal
+    s:results:<run>     stream  terminal jobs, closed groups, finished steps · settle; entries deleted on ack
+    steps:<run>         zset    steps -> index · supervisor
+    st:<run>:<k>        hash    one step · supervisor
+    sg:<run>:<k>        hash    group -> its verdict line, of the groups accounted to a step · supervisor
+    p:<run>             zset    reserve of prompts -> place · feed, supervisor
+    pb:<run>            hash    prompt id -> body · feed
+    tp:<run>:<hash>     string  body of a job template · accept
+    done:<run>:<day>    set     tombstones of units that were acked, two days · ack
+
+Keys of a job, which outlive its deadline by `ttl_ms`, and of a result, until it is acked:
+
+    j:<job>                     hash    state, stage, stream, entry id, attempt, owner, budgets, pointers to bodies
+    b:<unit>:prompt             string  the prompt, shared by the members of a group
+    b:<job>:<attempt>:<stage>   string  what a stage made
+    b:<job>:<attempt>:turns     list    journal of finished turns, until hand-off
+    g:<group>, g:<group>:m      hash    the group; member -> its terminal line
+
+Keys of processes, gone when they stop beating:
+
+    w:<consumer>        hash    name lock: boot id, beat, stage, slots
+    n:<node>, n:<node>:run      hash    epoch of a node; that its lane is read
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from zlib import crc32
+
+from pipeline.messages import Stage
+
+LAYOUT_VERSION = 1
+RUN_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}\Z")
+PROMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+DAY_MS = 86_400_000
+
+PERMANENT = frozenset(
+    "meta runs classes streams nodes janitor active deficit s:init s:run s:eval s:reward s:cancel s:dead z:delay z:deadline z:closed".split()
+)
+PERMANENT_PREFIXES = ("active:", "deficit:", "s:init:", "s:run:@", "s:eval:@")
+
+
+def shard_of(run: str, shards: int) -> int:
+    """Number of the shard that holds everything of `run`."""
+    return crc32(run.encode()) % shards
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Builder of the key names of one shard."""
+
+    tag: str
+    """The hash tag with its braces, such as `{rs:0}`."""
+
+    @classmethod
+    def of_shard(cls, namespace: str, shard: int) -> Keys:
+        """The keys of shard number `shard` of a namespace."""
+        return cls(f"{{{namespace}:{shard}}}")
+
+    def key(self, *parts: str | int) -> str:
+        """Any key: the tag and the parts, joined by colons."""
+        return ":".join((self.tag, *map(str, parts)))
+
+    def short(self, key: str) -> str:
+        """A key without its tag, as scripts and people name streams."""
+        return key.removeprefix(self.tag + ":")
+
+    @property
+    def meta(self) -> str:
+        return self.key("meta")
+
+    def stage_stream(self, stage: Stage, *, capability: str = "none", node: str = "") -> str:
+        """The common stream of a stage (INIT has one a capability class), or the lane of a node."""
+        if node:
+            return self.key("s", stage.value, "@" + node)
+        if stage is Stage.INIT and capability != "none":
+            return self.key("s", "init", capability)
+        return self.key("s", stage.value)
+
+    def queue(self, run: str, capability: str = "none") -> str:
+        return self.key("q", run) if capability == "none" else self.key("q", run, capability)
+
+    def results(self, run: str) -> str:
+        return self.key("s:results", run)
+
+    @property
+    def reward(self) -> str:
+        return self.key("s:reward")
+
+    @property
+    def cancel(self) -> str:
+        return self.key("s:cancel")
+
+    @property
+    def dead(self) -> str:
+        return self.key("s:dead")
+
+    def job(self, job: str) -> str:
+        return self.key("j", job)
+
+    def body(self, job: str, attempt: int | str, kind: str) -> str:
+        return self.key("b", job, attempt, kind)
+
+    def prompt(self, unit: str) -> str:
+        return self.key("b", unit, "prompt")
+
+    def template(self, run: str, template: str) -> str:
+        return self.key("tp", run, template)
+
+    def group(self, group: str) -> str:
+        return self.key("g", group)
+
+    def members(self, group: str) -> str:
+        return self.key("g", group, "m")
+
+    def run(self, run: str) -> str:
+        return self.key("r", run)
+
+    def open_units(self, run: str) -> str:
+        return self.key("open", run)
+
+    def steps(self, run: str) -> str:
+        return self.key("steps", run)
+
+    def step(self, run: str, index: int) -> str:
+        return self.key("st", run, index)
+
+    def step_groups(self, run: str, index: int) -> str:
+        return self.key("sg", run, index)
+
+    def reserve(self, run: str) -> str:
+        return self.key("p", run)
+
+    def prompt_bodies(self, run: str) -> str:
+        return self.key("pb", run)
+
+    def done(self, run: str, at_ms: int) -> str:
+        return self.key("done", run, at_ms // DAY_MS)
+
+    def worker(self, consumer: str) -> str:
+        return self.key("w", consumer)
+
+    def node(self, node: str) -> str:
+        return self.key("n", node)
+
+    def is_permanent(self, key: str) -> bool:
+        """Whether a key may stand without expiry."""
+        short = self.short(key)
+        return short in PERMANENT or short.startswith(PERMANENT_PREFIXES)
+
+
+def run_of(unit: str) -> str:
+    """The run of a job or group id."""
+    return unit.split(".", 1)[0]
+
+
+def group_id(run: str, prompt: str, draw: int) -> str:
+    """Id of the group that samples `prompt` for the `draw`-th time."""
+    return f"{run}.{prompt}.{draw}"
+
+
+def job_id(group: str, member: int) -> str:
+    """Id of one member of a group."""
+    return f"{group}.{member}"

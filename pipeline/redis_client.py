@@ -1,0 +1,100 @@
+"""Clients of Redis, made the one way a queue can live with.
+
+redis-py's defaults are wrong for a queue: a 5 s socket timeout cuts longer blocking reads, and ten silent retries repeat writes whose reply was
+lost. So:
+
+  - commands: scripts only, every one idempotent; retried by `scripts.runner`, which knows that, and never by redis-py;
+  - blocking reads: a client of their own with one connection and a socket timeout above the block time; errors go to the loop that reads;
+  - leases: a synchronous client, used from a thread, so that a busy event loop cannot starve them.
+
+RESP2 is spoken everywhere: one shape of reply on every server.
+"""
+
+from __future__ import annotations
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
+from redis.retry import Retry
+
+from pipeline.errors import BrokerMisused, BrokerUnreachable, InvalidRequest
+from pipeline.settings import QueueSettings
+
+COMMAND_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
+READ_MARGIN_S = 5.0
+"""A blocking read may come back this much later than asked (some servers let BLOCK run over) before the connection counts as dead."""
+MAX_CONNECTIONS = 64
+
+AsyncClient = redis.asyncio.Redis
+SyncClient = redis.Redis
+
+OUTAGE_WORDS = ("LOADING", "MISCONF", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "BUSY ", "TRYAGAIN")
+
+
+class _FilePassword(CredentialProvider):
+    """Reads the password again at each connection, so that it can be changed while workers run."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        secret = self._settings.password
+        word = secret.get_secret_value() if secret else ""
+        return (self._settings.redis_user, word) if self._settings.redis_user else (word,)
+
+
+def _options(settings: QueueSettings) -> dict[str, object]:
+    if not settings.redis_url:
+        raise InvalidRequest("no Redis to connect to: set ROLLSTREAM_REDIS_URL or start the embedded server", field="queue.redis_url")
+    options: dict[str, object] = {"protocol": 2, "decode_responses": False, "socket_connect_timeout": CONNECT_TIMEOUT_S}
+    if settings.redis_password_file is not None:
+        options["credential_provider"] = _FilePassword(settings)
+    return options
+
+
+def command_client(settings: QueueSettings) -> AsyncClient:
+    """A client for scripts and short commands."""
+    return redis.asyncio.Redis.from_url(
+        settings.redis_url,
+        **_options(settings),
+        socket_timeout=COMMAND_TIMEOUT_S,
+        max_connections=MAX_CONNECTIONS,
+        retry=AsyncRetry(NoBackoff(), 0),
+    )
+
+
+def reader_client(settings: QueueSettings, *, block_s: float) -> AsyncClient:
+    """A client for one loop that reads with BLOCK up to `block_s` seconds."""
+    return redis.asyncio.Redis.from_url(
+        settings.redis_url,
+        **_options(settings),
+        socket_timeout=block_s + READ_MARGIN_S,
+        max_connections=1,
+        retry=AsyncRetry(NoBackoff(), 0),
+    )
+
+
+def thread_client(settings: QueueSettings) -> SyncClient:
+    """A synchronous client for one thread."""
+    return redis.Redis.from_url(
+        settings.redis_url, **_options(settings), socket_timeout=COMMAND_TIMEOUT_S, max_connections=1, retry=Retry(NoBackoff(), 0)
+    )
+
+
+def broker_error(error: redis.RedisError | OSError) -> BrokerUnreachable | BrokerMisused | redis.RedisError | OSError:
+    """Our type for what redis-py raised: an outage that passes, a misuse that does not, or the error as it is."""
+    text = str(error)
+    if isinstance(error, redis.ResponseError) and not isinstance(error, redis.exceptions.BusyLoadingError):
+        if "WRONGTYPE" in text or "WRONGPASS" in text or "NOPERM" in text or "NOAUTH" in text:
+            return BrokerMisused(text)
+        if any(word in text for word in OUTAGE_WORDS):
+            return BrokerUnreachable(text)
+        return error
+    if isinstance(error, redis.AuthenticationError):
+        return BrokerMisused(text)
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
+        return BrokerUnreachable(f"{type(error).__name__}: {text}")
+    return error

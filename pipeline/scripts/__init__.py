@@ -1,0 +1,21 @@
+"""The scripts: every change of state in Redis, each one Lua file with its KEYS, ARGV and replies in its head, called by one typed function."""
+
+from pipeline.scripts.calls import Begun, Claim, Given, HandOff, Held, JournalTurn, Scripts, Settle, Unit
+from pipeline.scripts.runner import OutOfMemory, ScriptRunner, ThreadScriptRunner, sha, source
+
+__all__ = [
+    "Begun",
+    "Claim",
+    "Given",
+    "HandOff",
+    "Held",
+    "JournalTurn",
+    "OutOfMemory",
+    "ScriptRunner",
+    "Scripts",
+    "Settle",
+    "ThreadScriptRunner",
+    "Unit",
+    "sha",
+    "source",
+]

@@ -1,0 +1,49 @@
+#!lua flags=allow-oom
+-- A worker begins what it was delivered: the attempt counter goes up and is the fencing token from here on.
+-- Idempotent by claim nonce: the same call again, after its reply was lost, answers the same attempt.
+-- ARGV: stage, consumer, boot, lock_ms, window, then per entry: stream (without tag), entry id, job, nonce
+-- Returns per entry one list:
+--   {'ok', att, template id, draw, init att, run att, accepted ms, deadline ms, failed, lost, node, policy version, inc}
+--   {'gone'} a stray copy, removed · {'ended', outcome} settled here (cancelled or expired) · {'usurped'} another process has this name
+local stage, consumer, boot = ARGV[1], ARGV[2], ARGV[3]
+local own = consumer .. '#' .. boot
+local mine = holds_name(consumer, boot, tonumber(ARGV[4]))
+local out, classes, run_cx = {}, {}, {}
+for i = 6, #ARGV, 4 do
+  local short, eid, job, nonce = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local stream, key = P .. short, job_key(job)
+  if not mine then
+    out[#out + 1] = {'usurped'}
+  else
+    local h = hash(key, 'st', 'stage', 'src', 'eid', 'att', 'own', 'nonce', 'run', 'grp', 'n', 'task', 'cls', 'tpl', 'draw', 'b.init', 'b.run', 't',
+      'failed', 'lost', 'node', 'cx', 'pv', 'inc')
+    local current = h.st and h.eid == eid and h.src == short
+    if current and h.st == 'ready' then
+      local deadline = tonumber(call('ZSCORE', P .. 'z:deadline', job) or '0')
+      if run_cx[h.run] == nil then run_cx[h.run] = call('HGET', run_key(h.run), 'cx') or false end
+      if h.cx or run_cx[h.run] then
+        drop_entry(stream, stage, eid)
+        terminal(job, h, {out = 'cancelled', why = h.cx or run_cx[h.run]})
+        out[#out + 1] = {'ended', 'cancelled'}
+      else
+        local att = tonumber(h.att) + 1
+        call('HSET', key, 'st', 'running', 'own', own, 'nonce', nonce, 'att', att, 'at.' .. stage, NOW)
+        if stage == 'run' and h.grp ~= '' then call('HINCRBY', group_key(h.grp), 'begun', 1) end
+        if stage == 'init' then classes[h.cls or 'none'] = true end
+        out[#out + 1] = {'ok', att, h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.t, deadline, h.failed, h.lost, h.node or '', h.pv or '',
+          h.inc or '0'}
+      end
+    elseif current and h.st == 'running' and h.own == own and h.nonce == nonce then
+      local deadline = tonumber(call('ZSCORE', P .. 'z:deadline', job) or '0')
+      out[#out + 1] = {'ok', tonumber(h.att), h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.t, deadline, h.failed, h.lost, h.node or '',
+        h.pv or '', h.inc or '0'}
+    elseif current and h.st == 'running' then
+      out[#out + 1] = {'held'}
+    else
+      drop_entry(stream, stage, eid)
+      out[#out + 1] = {'gone'}
+    end
+  end
+end
+for cls in pairs(classes) do admit(cls, tonumber(ARGV[5])) end
+return out

@@ -1,0 +1,378 @@
+"""One typed function a script. Arguments and replies are in the head of each `.lua` file; nothing else builds them.
+
+Calls that take many jobs take at most `MAX_BATCH`, so that no script holds the server long.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import orjson
+
+from pipeline.errors import QueueFull, RunClosed, StaleIncarnation
+from pipeline.failpoints import failpoint
+from pipeline.keys import Keys
+from pipeline.messages import JobTemplate, Settlement, Stage
+from pipeline.redis_client import AsyncClient
+from pipeline.scripts.runner import Arg, OutOfMemory, ScriptRunner
+
+MAX_BATCH = 32
+OOM_RETRY_AFTER_S = 2.0
+GiveUpKind = Literal["failed", "lost", "back", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A single job (`members` 0) or a whole group, as it is accepted."""
+
+    id: str
+    members: int
+    prompt_id: str
+    draw: int
+    version: str
+    body: bytes
+    """Encoded `Prompt`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An entry that was delivered to this consumer."""
+
+    stream: str
+    """Without tag."""
+    entry: str
+    job: str
+    run: str
+    group: str
+    member: int
+    task: str
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What `begin` answered for a claim."""
+
+    claim: Claim
+    state: Literal["ok", "gone", "ended", "usurped", "held"]
+    attempt: int = 0
+    template: str = ""
+    draw: int = 0
+    init_attempt: int = 0
+    run_attempt: int = 0
+    accepted_ms: int = 0
+    deadline_ms: int = 0
+    failed: int = 0
+    lost: int = 0
+    node: str = ""
+    version: str = ""
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An attempt that this process holds."""
+
+    stream: str
+    entry: str
+    job: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTurn:
+    """A finished turn, as a delta."""
+
+    job: str
+    attempt: int
+    index: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HandOff:
+    """A stage's output, and where the job goes."""
+
+    held: Held
+    node: str
+    """Lane of this node, or empty for any."""
+    epoch: str
+    active_ms: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """How an attempt ends its job."""
+
+    held: Held
+    active_ms: int
+    body: bytes
+    """Body of `kind`, or empty."""
+    kind: str
+    settlement: Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An attempt that is given up."""
+
+    held: Held
+    kind: GiveUpKind
+    why: str
+    jitter: float
+    retry_stage: str = ""
+
+
+class Scripts:
+    """The scripts of one shard."""
+
+    def __init__(self, client: AsyncClient, keys: Keys) -> None:
+        self.keys = keys
+        self.run_script = ScriptRunner(client, keys)
+
+    async def connect_run(self, run: str, *, nonce: str, ttl_s: float, weight: float = 1.0, quota: int = 0) -> int:
+        """Takes a run; returns the new incarnation. Again with the same nonce: the same one."""
+        reply = await self.run_script("connect_run", run, nonce, int(ttl_s * 1000), weight, quota)
+        return _int(reply[0])
+
+    async def touch_run(self, run: str, incarnation: int) -> None:
+        """Says that the trainer is there.
+
+        Raises:
+            StaleIncarnation, RunClosed
+        """
+        _refused(await self.run_script("touch_run", run, incarnation), run, incarnation)
+
+    async def accept(
+        self,
+        run: str,
+        incarnation: int,
+        template: JobTemplate,
+        template_id: str,
+        template_body: bytes,
+        units: Sequence[Unit],
+        *,
+        max_waiting: int,
+        window: int,
+    ) -> list[bool]:
+        """Puts units into the queue of their run: True for each that is new, False for one that was there.
+
+        Raises:
+            QueueFull, StaleIncarnation, RunClosed
+        """
+        args: list[Arg] = [run, incarnation, template_id, template_body, template.task, template.capability, template.priority]
+        args += [int(template.wall_s * 1000), template.max_failed, template.max_lost, template.expected_bytes, max_waiting, window]
+        args.append(template.recovery.value)
+        for unit in units:
+            args += [unit.id, unit.members, unit.prompt_id, unit.draw, unit.version, unit.body]
+        try:
+            reply = await self.run_script("accept", *args)
+        except OutOfMemory as error:
+            raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
+        failpoint("accept")
+        _refused(reply, run, incarnation)
+        return [word == b"ok" for word in reply]
+
+    async def admit(self, capabilities: Iterable[str], window: int) -> int:
+        """Moves waiting jobs to INIT while that is short; returns how many."""
+        return _int((await self.run_script("admit", window, *capabilities))[0])
+
+    async def begin(self, stage: Stage, consumer: str, boot: str, claims: Sequence[Claim], *, lock_ms: int, window: int) -> list[Begun]:
+        """Begins what was delivered; the attempt of each is its fencing token."""
+        args: list[Arg] = [stage.value, consumer, boot, lock_ms, window]
+        for claim in claims:
+            args += [claim.stream, claim.entry, claim.job, claim.nonce]
+        reply = await self.run_script("begin", *args)
+        failpoint("begin")
+        return [_begun(claim, cast(list[bytes], answer)) for claim, answer in zip(claims, reply, strict=True)]
+
+    async def journal(self, turns: Sequence[JournalTurn], *, ttl_ms: int) -> list[str]:
+        """Keeps finished turns; per turn `1`, `0` (lost) or the reason of a cancel."""
+        args: list[Arg] = [ttl_ms]
+        for turn in turns:
+            args += [turn.job, turn.attempt, turn.index, turn.body]
+        reply = await self.run_script("journal", *args)
+        failpoint("journal")
+        return [_text(word) for word in reply]
+
+    async def hand_off(self, stage: Stage, jobs: Sequence[HandOff], *, ttl_ms: int) -> list[str]:
+        """Hands jobs to the next stage; per job `ok`, `again`, `fenced`, `node_gone` or `cx:<reason>`."""
+        args: list[Arg] = [stage.value, ttl_ms]
+        for job in jobs:
+            args += [*_held(job.held), job.node, job.epoch, job.active_ms, job.body]
+        reply = await self.run_script("hand_off", *args)
+        failpoint(f"hand_off_{stage.value}")
+        return [_text(word) for word in reply]
+
+    async def settle(self, stage: Stage, jobs: Sequence[Settle], *, ttl_ms: int) -> list[str]:
+        """Ends jobs; per job `ok`, `again`, `fenced` or `cx:<reason>`."""
+        args: list[Arg] = [stage.value, ttl_ms]
+        for job in jobs:
+            end = job.settlement
+            args += [*_held(job.held), job.active_ms, job.body, job.kind, end.outcome.value, end.reason[:500]]
+            args += ["" if end.reward is None else repr(end.reward), orjson.dumps(dict(end.components)) if end.components else b"", end.stop]
+            args += [end.sampled_tokens, end.total_tokens, end.turns, end.first_version, end.last_version]
+        reply = await self.run_script("settle", *args)
+        failpoint(f"settle_{stage.value}")
+        return [_text(word) for word in reply]
+
+    async def give_up(self, stage: Stage, jobs: Sequence[Given], *, backoff_ms: int, backoff_max_ms: int) -> list[str]:
+        """Gives attempts up; per job `retry`, `back`, `dead`, `fenced` or `cx:<reason>`."""
+        args: list[Arg] = [stage.value, backoff_ms, backoff_max_ms]
+        for job in jobs:
+            args += [*_held(job.held), job.kind, job.why[:2000], job.jitter, job.retry_stage]
+        reply = await self.run_script("give_up", *args)
+        failpoint("give_up")
+        return [_text(word) for word in reply]
+
+    async def recover(
+        self,
+        mode: Literal["idle", "restart"],
+        entries: Sequence[tuple[str, str, str, float]],
+        *,
+        lease_ms: int,
+        consumer: str,
+        boot: str,
+        backoff_ms: int,
+        backoff_max_ms: int,
+    ) -> list[str]:
+        """Takes entries from owners that are gone. An entry is (stream, entry id, job, jitter)."""
+        args: list[Arg] = [mode, lease_ms, consumer, boot, backoff_ms, backoff_max_ms]
+        for entry in entries:
+            args += entry
+        reply = await self.run_script("recover", *args)
+        failpoint("recover")
+        return [_text(word) for word in reply]
+
+    async def promote(self, most: int = MAX_BATCH) -> tuple[int, float | None]:
+        """Promotes retries that are due; returns how many, and seconds until the next one."""
+        reply = await self.run_script("promote", most)
+        failpoint("promote")
+        wait = _int(reply[1])
+        return _int(reply[0]), None if wait < 0 else wait / 1000
+
+    async def cancel(self, kind: Literal["job", "group", "run"], ids: Sequence[str], reason: str, *, most: int = 64) -> dict[str, int]:
+        """Cancels; returns how many jobs were settled at once, marked as running, already done, or unknown."""
+        total = {"settled": 0, "running": 0, "done": 0, "unknown": 0}
+        while True:
+            reply = await self.run_script("cancel", kind, reason, most, *ids)
+            failpoint("cancel")
+            counts = dict(zip(total, map(_int, reply[1:]), strict=True))
+            total = {**counts, "settled": total["settled"] + counts["settled"]}
+            if reply[0] != b"more":
+                return total
+
+    async def take_name(
+        self, consumer: str, boot: str, *, lock_ms: int, node: str, stage: str, slots: int, pid: int, version: str
+    ) -> tuple[str, float] | None:
+        """Takes a worker's stable name; None when it is ours, else (boot that holds it, seconds until it lapses)."""
+        reply = await self.run_script("take_name", consumer, boot, lock_ms, node, stage, slots, pid, version)
+        failpoint("take_name")
+        return None if reply[0] == b"ok" else (_text(reply[1]), _int(reply[2]) / 1000)
+
+    async def drop_name(self, consumer: str, boot: str, stage: Stage, streams: Sequence[str]) -> int:
+        """Gives a name up after a clean stop; returns how many empty consumers were deleted."""
+        return _int((await self.run_script("drop_name", consumer, boot, stage.value, *streams))[0])
+
+    async def beat_node(self, node: str, epoch: str, *, live_ms: int, reads_lane: bool, leaving: bool = False) -> None:
+        """Says that a node is alive, and that its lane is read."""
+        await self.run_script("beat_node", node, epoch, live_ms, int(reads_lane), int(leaving))
+
+    async def janitor_round(self, who: str, *, period_ms: int, lease_ms: int) -> tuple[bool, bool]:
+        """Asks for this round; returns (it is ours, no lease is judged for now)."""
+        reply = await self.run_script("janitor_round", who, period_ms, lease_ms)
+        return _int(reply[0]) == 1, _int(reply[1]) == 1
+
+    async def expire_deadlines(self, most: int = MAX_BATCH) -> tuple[int, int]:
+        """Ends jobs past their wall deadline; returns (ended at once, cancelled at their worker)."""
+        reply = await self.run_script("expire_deadlines", most)
+        failpoint("expire_deadlines")
+        return _int(reply[0]), _int(reply[1])
+
+    async def sweep_lane(self, stream: str, node: str, most: int = MAX_BATCH) -> tuple[int, int, bool]:
+        """Sends back what waits in a dead node's lane; returns (sent back, left, lane deleted)."""
+        reply = await self.run_script("sweep_lane", stream, node, most)
+        failpoint("sweep_lane")
+        return _int(reply[0]), _int(reply[1]), _int(reply[2]) == 1
+
+    async def reconcile(self, run: str, cursor: str = "0", most: int = MAX_BATCH) -> tuple[str, int]:
+        """Puts back open jobs of a run whose entry is in no stream; returns (next cursor, how many)."""
+        reply = await self.run_script("reconcile", run, cursor, most)
+        failpoint("reconcile")
+        return _text(reply[0]), _int(reply[1])
+
+    async def reject(self, stream: str, stage: Stage, entry: str, why: str, raw: bytes) -> None:
+        """Keeps an entry that is no job as a dead letter and removes it."""
+        await self.run_script("reject", stream, stage.value, entry, why[:500], raw)
+        failpoint("reject")
+
+    async def ack(self, run: str, incarnation: int, results: Sequence[tuple[str, Literal["job", "group", "step"], str]]) -> int:
+        """Lets go of results: (entry id, kind, id). Returns how many entries were removed.
+
+        Raises:
+            StaleIncarnation, RunClosed
+        """
+        removed = 0
+        for at in range(0, len(results), MAX_BATCH):
+            args: list[Arg] = [run, incarnation]
+            for result in results[at : at + MAX_BATCH]:
+                args += result
+            reply = await self.run_script("ack", *args)
+            failpoint("ack")
+            _refused(reply, run, incarnation)
+            removed += _int(reply[1])
+        return removed
+
+
+def new_nonce() -> str:
+    """A word that no other call has."""
+    return secrets.token_hex(8)
+
+
+def _held(held: Held) -> tuple[Arg, ...]:
+    return held.stream, held.entry, held.job, held.attempt
+
+
+def _begun(claim: Claim, answer: Sequence[bytes]) -> Begun:
+    state = _text(answer[0])
+    if state != "ok":
+        return Begun(claim, cast(Literal["gone", "ended", "usurped", "held"], state))
+    attempt, template, draw, init, run, accepted, deadline, failed, lost, node, version, incarnation = answer[1:]
+    return Begun(
+        claim,
+        "ok",
+        _int(attempt),
+        _text(template),
+        _int(draw),
+        _int(init),
+        _int(run),
+        _int(accepted),
+        _int(deadline),
+        _int(failed),
+        _int(lost),
+        _text(node),
+        _text(version),
+        _int(incarnation),
+    )
+
+
+def _refused(reply: Sequence[object], run: str, incarnation: int) -> None:
+    word = reply[0] if reply else b""
+    if word == b"stale":
+        raise StaleIncarnation(run, incarnation, _text(reply[1]))
+    if word == b"closed":
+        raise RunClosed(run, _text(reply[1]))
+    if word == b"full":
+        raise QueueFull(_text(reply[1]), _int(reply[2]) / 1000)
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _int(value: object) -> int:
+    return int(float(cast(bytes, value))) if isinstance(value, bytes) and b"." in value else int(cast(bytes, value))

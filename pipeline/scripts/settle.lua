@@ -1,0 +1,39 @@
+#!lua flags=allow-oom
+-- Attempts end their jobs: terminal record, fan-in and counters in one step (promises 1 and 3). Fenced by (entry id, attempt), and the second
+-- call for a job answers 'again' or 'fenced', never a second record. A job that was cancelled meanwhile ends as cancelled.
+-- ARGV: stage, ttl_ms, then per job: stream, entry id, job, attempt, active ms, body ('' = none), kind of body (stage name),
+--       outcome, why, reward, components, stop, sampled tokens, total tokens, turns, first version, last version
+-- Returns per job 'ok', 'again', 'fenced', or 'cx:<reason>' (settled as cancelled).
+local stage, ttl = ARGV[1], tonumber(ARGV[2])
+local out = {}
+for i = 3, #ARGV, 17 do
+  local short, eid, job, att = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local key = job_key(job)
+  local h = hash(key, 'st', 'stage', 'eid', 'att', 'cx', 'run', 'grp', 'n', 'task', 'cls', 'settled')
+  if h.st ~= 'running' or h.eid ~= eid or h.att ~= att then
+    out[#out + 1] = h.settled == eid .. '/' .. att and 'again' or 'fenced'
+  else
+    drop_entry(P .. short, stage, eid)
+    local body, kind = ARGV[i + 5], ARGV[i + 6]
+    call('HSET', key, 'ms.' .. stage, ARGV[i + 4], 'settled', eid .. '/' .. att)
+    if #body > 0 then
+      call('SET', body_key(job, att, kind), body, 'PX', ttl)
+      call('HSET', key, 'b.' .. kind, att)
+    end
+    local r = {out = ARGV[i + 7], why = ARGV[i + 8], rew = ARGV[i + 9], comps = ARGV[i + 10], stop = ARGV[i + 11], sampled = ARGV[i + 12],
+      total = ARGV[i + 13], turns = ARGV[i + 14], v0 = ARGV[i + 15], v1 = ARGV[i + 16]}
+    if h.cx then
+      r.out, r.why, r.rew, r.comps = h.cx == 'deadline' and 'expired' or 'cancelled', h.cx, '', ''
+      out[#out + 1] = 'cx:' .. h.cx
+    else
+      out[#out + 1] = 'ok'
+    end
+    if stage == 'run' then call('UNLINK', body_key(job, att, 'turns')) end
+    terminal(job, h, r)
+    if r.out == 'infra_failure' then
+      call('XADD', P .. 's:dead', 'MAXLEN', '~', DEAD_MAXLEN, '*', 'job', job, 'run', h.run, 'grp', h.grp or '', 'stage', stage, 'att', att,
+        'why', r.why)
+    end
+  end
+end
+return out

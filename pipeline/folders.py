@@ -4,7 +4,7 @@
 | --- | --- | --- | --- | --- |
 | run | `ROLLSTREAM_RUN_DIR` | `$XDG_RUNTIME_DIR/rollstream`, else `/tmp/rollstream-<uid>` | sockets | ours, 0700, short, on this machine |
 | data | `ROLLSTREAM_DATA_DIR` | `$XDG_DATA_HOME/rollstream` | the embedded server's append-only file | never on a network file system |
-| scratch | `ROLLSTREAM_SCRATCH_DIR` | `$SLURM_TMPDIR` or `$TMPDIR` or `/tmp`, then `/rollstream-scratch-<uid>` | sandboxes at work | on this machine |
+| scratch | `ROLLSTREAM_SCRATCH_DIR` | `rollstream-scratch-<uid>` in `$SLURM_TMPDIR`, `$TMPDIR` or `/tmp` | sandboxes | on this machine |
 | state | `ROLLSTREAM_STATE_DIR` | `$XDG_STATE_HOME/rollstream` | logs, history, addresses, password files | may be shared |
 
 Sockets need short paths because the kernel's address struct is short: 107 bytes on Linux, 103 on macOS. A private folder is refused rather
@@ -148,7 +148,9 @@ def socket_path(folder: Path, name: str) -> Path:
     path = folder / name
     size = len(os.fsencode(path))
     if size > MAX_SOCKET_PATH_BYTES:
-        raise FolderError(path, f"has {size} bytes, a socket's path may have {MAX_SOCKET_PATH_BYTES}: set ROLLSTREAM_RUN_DIR to a shorter folder")
+        raise FolderError(
+            path, f"has {size} bytes, a socket's path may have {MAX_SOCKET_PATH_BYTES}: set ROLLSTREAM_RUN_DIR to a shorter folder"
+        )
     return path
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 
 from pipeline.embedded.errors import EmbeddedServerError
@@ -31,6 +30,8 @@ def find_server_binary(environ: Mapping[str, str] | None = None, *, distribution
     named = env.get("ROLLSTREAM_REDIS_SERVER")
     if named:
         return _executable(Path(named).expanduser().absolute(), "ROLLSTREAM_REDIS_SERVER names it")
+    from importlib import metadata  # here, as the keeper imports this module but never looks for the program
+
     try:
         files = metadata.files(distribution) or []
     except metadata.PackageNotFoundError as error:
@@ -41,8 +42,9 @@ def find_server_binary(environ: Mapping[str, str] | None = None, *, distribution
     for file in files:
         if file.name == _PROGRAM:
             return _executable(Path(str(file.locate())), f"it came with {distribution} {metadata.version(distribution)}")
+    machine = f"{os.uname().sysname} {os.uname().machine}"
     raise EmbeddedServerError(
-        f"{distribution} {metadata.version(distribution)} carries no {_PROGRAM} for this machine ({os.uname().sysname} {os.uname().machine}): "
+        f"{distribution} {metadata.version(distribution)} carries no {_PROGRAM} for this machine ({machine}): "
         "set ROLLSTREAM_REDIS_SERVER to a redis-server or valkey-server program, or ROLLSTREAM_REDIS_URL to a running server"
     )
 

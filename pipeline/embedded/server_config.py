@@ -6,7 +6,6 @@ the machine can read, and no file has to be kept in step with it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +25,9 @@ MAX_BULK_BYTES = 512 << 20
 stay below it."""
 
 _OURS = frozenset(
-    "port bind unixsocket unixsocketperm dir daemonize appendonly appendfsync appenddirname appendfilename logfile maxmemory "
-    "maxmemory-policy save user include aclfile requirepass tls-port pidfile shutdown-on-sigterm proto-max-bulk-len".split()
+    {"port", "bind", "tls-port", "unixsocket", "unixsocketperm", "dir", "daemonize", "pidfile", "logfile", "include"}
+    | {"appendonly", "appendfsync", "appenddirname", "appendfilename", "save", "shutdown-on-sigterm"}
+    | {"maxmemory", "maxmemory-policy", "proto-max-bulk-len", "user", "aclfile", "requirepass"}
 )
 
 
@@ -81,7 +81,7 @@ def render(directives: Iterable[Directive]) -> str:
 
 
 def _quoted(value: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9_./:@%+,=~*#{}|&>()-]+", value) and not value.startswith("#"):
+    if value and all(" " < c <= "~" and c not in "\"'\\" for c in value):
         return value
     escaped = "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in value.encode())
     return f'"{escaped}"'

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
@@ -28,7 +28,7 @@ from pipeline.messages import SCHEMA_MAJOR
 
 PLAIN = 0
 EXT_U32, EXT_F32, EXT_U8 = 1, 2, 3
-DTYPES = {EXT_U32: np.dtype("<u4"), EXT_F32: np.dtype("<f4"), EXT_U8: np.dtype("u1")}
+DTYPES: dict[int, np.dtype[typing.Any]] = {EXT_U32: np.dtype("<u4"), EXT_F32: np.dtype("<f4"), EXT_U8: np.dtype("u1")}
 EXT_OF_KIND = {("u", 4): EXT_U32, ("f", 4): EXT_F32, ("u", 1): EXT_U8}
 MAX_ITEMS = 10_000_000
 """Most entries of one list or map that a reader takes: a few bytes cannot make it allocate without end."""
@@ -61,7 +61,7 @@ def decode(cls: type[Record], body: bytes) -> Record:
     if version > SCHEMA_MAJOR:
         raise NewerMessage(version, SCHEMA_MAJOR)
     try:
-        return typing.cast(Record, _reader_of(cls)(raw))
+        return typing.cast(Record, _reader_of(typing.cast(Hashable, cls))(raw))
     except (TypeError, ValueError, KeyError) as error:
         raise DamagedBody(f"not a {cls.__name__}: {error}", body) from error
 
@@ -92,11 +92,12 @@ def _unpack(body: bytes) -> dict[str, object]:
 
 
 def _to_map(record: object) -> dict[str, object]:
-    return {name: getattr(record, name) for name in _field_names(type(record))}
+    cls: Hashable = type(record)
+    return {name: getattr(record, name) for name in _field_names(cls)}
 
 
 @lru_cache(maxsize=256)
-def _field_names(cls: type) -> tuple[str, ...]:
+def _field_names(cls: typing.Any) -> tuple[str, ...]:
     if not is_dataclass(cls):
         raise TypeError(f"{cls.__name__} is no record: expected a dataclass of pipeline.messages or a handler's own")
     return tuple(f.name for f in fields(cls))
@@ -125,10 +126,10 @@ def _unpack_ext(code: int, data: bytes) -> object:
 
 
 @lru_cache(maxsize=256)
-def _reader_of(wanted: object) -> _Reader:
+def _reader_of(wanted: typing.Any) -> _Reader:
     """Builds the reader of a type once; it checks as it reads."""
     origin, args = typing.get_origin(wanted), typing.get_args(wanted)
-    if wanted is object or wanted is typing.Any:
+    if wanted in (object, typing.Any):
         return lambda value: value
     if origin in (types.UnionType, typing.Union):
         inner = [_reader_of(arg) for arg in args if arg is not type(None)]

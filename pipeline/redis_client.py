@@ -12,6 +12,8 @@ RESP2 is spoken everywhere: one shape of reply on every server.
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
@@ -46,10 +48,11 @@ class _FilePassword(CredentialProvider):
         return (self._settings.redis_user, word) if self._settings.redis_user else (word,)
 
 
-def _options(settings: QueueSettings) -> dict[str, object]:
+def _options(settings: QueueSettings) -> dict[str, Any]:
+    # Any: redis-py takes its options by name, each of another type
     if not settings.redis_url:
         raise InvalidRequest("no Redis to connect to: set ROLLSTREAM_REDIS_URL or start the embedded server", field="queue.redis_url")
-    options: dict[str, object] = {"protocol": 2, "decode_responses": False, "socket_connect_timeout": CONNECT_TIMEOUT_S}
+    options: dict[str, Any] = {"protocol": 2, "decode_responses": False, "socket_connect_timeout": CONNECT_TIMEOUT_S}
     if settings.redis_password_file is not None:
         options["credential_provider"] = _FilePassword(settings)
     return options
@@ -67,14 +70,16 @@ def command_client(settings: QueueSettings) -> AsyncClient:
 
 
 def reader_client(settings: QueueSettings, *, block_s: float) -> AsyncClient:
-    """A client for one loop that reads with BLOCK up to `block_s` seconds."""
-    return redis.asyncio.Redis.from_url(
+    """A client for one loop that reads with BLOCK up to `block_s` seconds. Replies come as the server sends them, lists of bytes."""
+    client = redis.asyncio.Redis.from_url(
         settings.redis_url,
         **_options(settings),
         socket_timeout=block_s + READ_MARGIN_S,
         max_connections=1,
         retry=AsyncRetry(NoBackoff(), 0),
     )
+    client.response_callbacks.clear()
+    return client
 
 
 def thread_client(settings: QueueSettings) -> SyncClient:
@@ -82,6 +87,22 @@ def thread_client(settings: QueueSettings) -> SyncClient:
     return redis.Redis.from_url(
         settings.redis_url, **_options(settings), socket_timeout=COMMAND_TIMEOUT_S, max_connections=1, retry=Retry(NoBackoff(), 0)
     )
+
+
+async def ask(client: AsyncClient, *words: str | int | float | bytes, **options: bool) -> Any:
+    """One command to Redis.
+
+    The reply is Any because its shape belongs to the command: clients for commands parse it as redis-py does, readers leave it as it came.
+
+    Raises:
+        BrokerUnreachable: no contact.
+        BrokerMisused: a key of another type, no permission.
+        redis.ResponseError: any other refusal.
+    """
+    try:
+        return await cast(Any, client).execute_command(*words, **options)
+    except (redis.RedisError, OSError) as error:
+        raise broker_error(error) from error
 
 
 def broker_error(error: redis.RedisError | OSError) -> BrokerUnreachable | BrokerMisused | redis.RedisError | OSError:

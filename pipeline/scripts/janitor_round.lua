@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
--- One process at a time does the janitor's round, and each round is stamped: after a gap of more than two periods (Redis was away, or all
--- janitors were) no lease, heartbeat or deadline is judged for one full lease.
+-- One process at a time does the janitor's round. Each call of any janitor is stamped: after a gap of more than two periods in which none came
+-- (Redis was away, or all of them were) no lease, heartbeat or deadline is judged for one full lease.
 -- ARGV: who, period_ms, lease_ms
 -- Returns {1 when it is your round, 1 while quiet}.
 local key = P .. 'janitor'
-local j = hash(key, 'who', 'at', 'quiet_until')
+local j = hash(key, 'who', 'at', 'seen', 'quiet_until')
 local period, lease = tonumber(ARGV[2]), tonumber(ARGV[3])
-local at = tonumber(j.at or '0')
-if j.who and j.who ~= ARGV[1] and NOW - at < 2 * period then return {0, 0} end
-if NOW - at > 2 * period + 1000 then
+local at, seen = tonumber(j.at or '0'), tonumber(j.seen or '0')
+if NOW - seen > 2 * period + 1000 then
   call('HSET', key, 'quiet_until', NOW + lease)
   j.quiet_until = NOW + lease
 end
+call('HSET', key, 'seen', NOW)
+if j.who and j.who ~= ARGV[1] and NOW - at < 2 * period then return {0, 0} end
 call('HSET', key, 'who', ARGV[1], 'at', NOW)
 return {1, tonumber(j.quiet_until or '0') > NOW and 1 or 0}

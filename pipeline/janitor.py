@@ -1,0 +1,171 @@
+"""Puts right what dead processes left: expired leases, due retries, passed deadlines, lanes of dead nodes, old consumers, lost entries.
+
+It runs in every worker and supervisor process. One of them does a round at a time, and it is right with any number: every action is a script
+that judges again inside. It stamps its rounds; after a gap (Redis was away) no lease, heartbeat or deadline is judged for one full lease, so an
+outage costs nobody an attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import redis
+import structlog
+
+from pipeline.errors import BrokerError
+from pipeline.keys import Keys
+from pipeline.messages import Stage
+from pipeline.redis_client import AsyncClient, ask
+from pipeline.scripts.calls import MAX_BATCH, Scripts
+from pipeline.settings import QueueSettings
+
+log = structlog.get_logger(__name__)
+
+SHORTEST_PERIOD_S = 0.1
+LONGEST_PERIOD_S = 5.0
+ROUNDS_A_LEASE = 4
+RECONCILE_EVERY_ROUNDS = 20
+CONSUMERS_EVERY_ROUNDS = 200
+CONSUMER_IDLE_S = 3600.0
+RECOVER_PAGES = 8
+"""Most pages of expired entries a round and stream: a bounded rate, so that a lost node does not flood the others."""
+
+
+class Janitor:
+    """The janitor of one shard, in one process."""
+
+    def __init__(self, client: AsyncClient, scripts: Scripts, keys: Keys, settings: QueueSettings, who: str) -> None:
+        self._client = client
+        self._scripts = scripts
+        self._keys = keys
+        self._settings = settings
+        self._who = who
+        self._random = random.Random()
+        self._round = 0
+        self.period_s = min(LONGEST_PERIOD_S, max(SHORTEST_PERIOD_S, settings.lease_s / ROUNDS_A_LEASE))
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Does rounds until `stop` is set; an unreachable Redis is waited for."""
+        while not stop.is_set():
+            wait_s = self.period_s
+            try:
+                acting, quiet = await self._scripts.janitor_round(
+                    self._who, period_ms=int(self.period_s * 1000), lease_ms=int(self._settings.lease_s * 1000)
+                )
+                if acting:
+                    wait_s = min(wait_s, await self.round(quiet=quiet))
+            except (BrokerError, redis.RedisError, OSError) as error:
+                log.warning("janitor_round_failed", error=str(error))
+            try:
+                async with asyncio.timeout(wait_s):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+    async def round(self, *, quiet: bool) -> float:
+        """One round; returns the seconds until the next is worth while."""
+        self._round += 1
+        streams = sorted(word.decode() for word in await ask(self._client, "SMEMBERS", self._keys.key("streams")))
+        if not quiet:
+            for stream in streams:
+                await self._recover_expired(stream)
+            await self._scripts.expire_deadlines()
+            for stream in streams:
+                if ":@" in stream:
+                    await self._sweep_lane(stream)
+        next_s = await self._promote()
+        classes = sorted(word.decode() for word in await ask(self._client, "SMEMBERS", self._keys.key("classes")))
+        if classes:
+            await self._scripts.admit(classes, self._settings.admit_window)
+        if self._round % RECONCILE_EVERY_ROUNDS == 0:
+            await self._reconcile()
+        if self._round % CONSUMERS_EVERY_ROUNDS == 0:
+            for stream in streams:
+                await self._delete_idle_consumers(stream)
+        return next_s
+
+    async def _recover_expired(self, stream: str) -> None:
+        full, stage, lease_ms = self._keys.key(stream), stage_of(stream), int(self._settings.lease_s * 1000)
+        after = "-"
+        for _ in range(RECOVER_PAGES):
+            try:
+                page = await ask(self._client, "XPENDING", full, stage.value, "IDLE", lease_ms, after, "+", MAX_BATCH, parse_detail=True)
+            except redis.ResponseError as error:
+                if "NOGROUP" not in str(error):
+                    log.error("stream_unusable", stream=stream, error=str(error))
+                return
+            if not page:
+                return
+            await self._recover(stream, [row["message_id"].decode() for row in page])
+            after = "(" + page[-1]["message_id"].decode()
+
+    async def _recover(self, stream: str, entries: list[str]) -> None:
+        full, stage = self._keys.key(stream), stage_of(stream)
+        jobs: list[tuple[str, str, str, float]] = []
+        for entry in entries:
+            found = await ask(self._client, "XRANGE", full, entry, entry)
+            header: dict[bytes, bytes] = found[0][1] if found else {}
+            if b"job" in header:
+                jobs.append((stream, entry, header[b"job"].decode(), self._random.random()))
+            else:
+                await self._scripts.reject(stream, stage, entry, "no header", b"\n".join(part for pair in header.items() for part in pair))
+        words = await self._recover_batch(stream, jobs) if jobs else []
+        for (_, _, job_id, _), word in zip(jobs, words, strict=True):
+            if word not in ("fresh", "stale"):
+                log.info("lease_expired", job_id=job_id, stream=stream, verdict=word)
+
+    async def _recover_batch(self, stream: str, jobs: list[tuple[str, str, str, float]]) -> list[str]:
+        settings = self._settings
+        try:
+            return await self._scripts.recover(
+                "idle",
+                jobs,
+                lease_ms=int(settings.lease_s * 1000),
+                consumer=self._who,
+                boot="janitor",
+                backoff_ms=int(settings.retry_backoff_s * 1000),
+                backoff_max_ms=int(settings.retry_backoff_max_s * 1000),
+            )
+        except (BrokerError, redis.ResponseError) as error:
+            if len(jobs) > 1:
+                return [word for job in jobs for word in await self._recover_batch(stream, [job])]
+            if "WRONGTYPE" not in str(error):
+                raise
+            _, entry, job_id, _ = jobs[0]
+            log.error("job_unusable", job_id=job_id, error=str(error))
+            await self._scripts.reject(stream, stage_of(stream), entry, f"job {job_id}: {error}", job_id.encode())
+            return ["rejected"]
+
+    async def _sweep_lane(self, stream: str) -> None:
+        node = stream.split(":@", 1)[1]
+        back, left, deleted = await self._scripts.sweep_lane(stream, node)
+        if back or deleted:
+            log.warning("lane_swept", node=node, sent_back=back, left=left, deleted=deleted)
+
+    async def _promote(self) -> float:
+        while True:
+            promoted, next_s = await self._scripts.promote()
+            if promoted < MAX_BATCH:
+                return self.period_s if next_s is None else max(0.01, next_s)
+
+    async def _reconcile(self) -> None:
+        for run in await ask(self._client, "ZRANGE", self._keys.key("runs"), 0, -1):
+            cursor = "0"
+            while True:
+                cursor, back = await self._scripts.reconcile(run.decode(), cursor)
+                if back:
+                    log.warning("jobs_put_back", run=run.decode(), jobs=back)
+                if cursor == "0":
+                    break
+
+    async def _delete_idle_consumers(self, stream: str) -> None:
+        stage = stage_of(stream)
+        for info in await ask(self._client, "XINFO CONSUMERS", self._keys.key(stream), stage.value):
+            if info["pending"] == 0 and info["idle"] / 1000 > CONSUMER_IDLE_S:
+                await self._scripts.drop_consumer(stream, stage, info["name"].decode())
+
+
+def stage_of(stream: str) -> Stage:
+    """The stage of a stream's short name (`s:run:@node` -> RUN)."""
+    return Stage(stream.split(":")[1])

@@ -1,0 +1,142 @@
+"""Keeps the leases of a worker process alive, from a thread with its own connection.
+
+Invariants:
+  1. A busy or blocked event loop does not lose a lease: the thread renews without it.
+  2. A lease proves work, not life: a job is renewed only while it says that it makes progress. `JobControl.progress(within_s)` promises the
+     next sign of life; waiting for the inference pool and a call within its own timeout are progress.
+  3. What the server says about a job (not yours any more, cancelled) reaches the job on the event loop, once.
+  4. A process without contact for two leases starts no model or tool call (`contact_age_s` is what the gate looks at).
+  5. A process whose name another boot has taken stops: `on_usurped`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import redis
+import structlog
+
+from pipeline.errors import BrokerError
+from pipeline.keys import Keys
+from pipeline.messages import Stage
+from pipeline.redis_client import thread_client
+from pipeline.scripts.calls import MAX_BATCH, Held
+from pipeline.scripts.runner import Arg, ThreadScriptRunner
+from pipeline.settings import QueueSettings
+
+log = structlog.get_logger(__name__)
+
+RENEWALS_A_LEASE = 4
+UNREACHABLE_PAUSE_S = 0.5
+
+
+class LeasedJob(Protocol):
+    """What the keeper knows of a job."""
+
+    held: Held
+
+    def makes_progress(self, now_s: float) -> bool:
+        """Whether its last promise of a sign of life still stands, by the monotonic clock."""
+
+
+class LeaseKeeper:
+    """Renews leases of one consumer on one shard.
+
+    Args:
+        snapshot: the jobs held now; called from the thread, must be safe there.
+        on_verdict: called on the event loop with a job and `lost` or a cancel reason.
+        on_usurped: called on the event loop when the name is another's.
+        beat: also says that this node is alive: (node, epoch, whether this process reads the node's lane).
+    """
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        keys: Keys,
+        stage: Stage,
+        consumer: str,
+        boot: str,
+        *,
+        snapshot: Callable[[], list[LeasedJob]],
+        on_verdict: Callable[[LeasedJob, str], None],
+        on_usurped: Callable[[], None],
+        beat: tuple[str, str, bool],
+    ) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._stage = stage
+        self._consumer = consumer
+        self._boot = boot
+        self._snapshot = snapshot
+        self._on_verdict = on_verdict
+        self._on_usurped = on_usurped
+        self._beat = beat
+        self._loop = asyncio.get_running_loop()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._last_contact_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name=f"leases-{consumer}", daemon=True)
+
+    async def __aenter__(self) -> LeaseKeeper:
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopping = True
+        self._wake.set()
+        await asyncio.to_thread(self._thread.join)
+
+    def wake(self) -> None:
+        """Renews everything now, for when something may have been missed."""
+        self._wake.set()
+
+    @property
+    def contact_age_s(self) -> float:
+        """Seconds since the server last answered."""
+        return time.monotonic() - self._last_contact_s
+
+    def _run(self) -> None:
+        period_s = self._settings.lease_s / RENEWALS_A_LEASE
+        with thread_client(self._settings) as client:
+            scripts = ThreadScriptRunner(client, self._keys)
+            while not self._stopping:
+                try:
+                    self._renew(scripts)
+                    self._last_contact_s = time.monotonic()
+                    wait_s = period_s
+                except (BrokerError, redis.RedisError) as error:
+                    log.warning("lease_renewal_failed", error=str(error), contact_age_s=round(self.contact_age_s, 1))
+                    wait_s = min(period_s, UNREACHABLE_PAUSE_S)
+                self._wake.wait(wait_s)
+                self._wake.clear()
+
+    def _renew(self, scripts: ThreadScriptRunner) -> None:
+        now_s = time.monotonic()
+        jobs = [job for job in self._snapshot() if job.makes_progress(now_s)]
+        lock_ms = int(self._settings.lease_s * 1000)
+        # an empty renewal keeps the name
+        for at in range(0, max(1, len(jobs)), MAX_BATCH):
+            batch = jobs[at : at + MAX_BATCH]
+            args: list[Arg] = [self._stage.value, self._consumer, self._boot, lock_ms]
+            for job in batch:
+                held = job.held
+                args += [held.stream, held.entry, held.job, held.attempt]
+            reply = scripts("renew", *args)
+            if reply[0] != 1:
+                self._post(self._on_usurped)
+                return
+            for job, word in zip(batch, reply[1:], strict=True):
+                if word == 0:
+                    self._post(self._on_verdict, job, "lost")
+                elif word != 1 and isinstance(word, bytes):
+                    self._post(self._on_verdict, job, word.decode())
+        node, epoch, reads_lane = self._beat
+        scripts("beat_node", node, epoch, 3 * lock_ms // RENEWALS_A_LEASE + 1000, int(reads_lane), 0)
+
+    def _post(self, call: Callable[..., None], *args: object) -> None:
+        if not self._stopping:
+            self._loop.call_soon_threadsafe(call, *args)

@@ -1,0 +1,27 @@
+#!lua flags=allow-oom
+-- A job gets the server of its run and model that has fewest live assignments; the one it has, when it has one. An assignment is a lease.
+-- Load is counted from live leases, so nothing drifts when a process dies. KEYS[1] is the meta key of the pool's own tag.
+-- ARGV: run, model ('' = any), holder (job:attempt), lease_ms
+-- Returns {server, version, live assignments before} or {} when no server of that run and model is up.
+local run, model, holder, lease = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local servers = call('HGETALL', P .. 'servers:' .. run)
+local best, best_load, best_version
+for i = 1, #servers, 2 do
+  local url = servers[i]
+  local state, of_model, version = string.match(servers[i + 1], '^(%a+) (%S*) (.*)$')
+  if state == 'up' and (model == '' or of_model == model) then
+    local key = P .. 'as:' .. run .. ':' .. url
+    call('ZREMRANGEBYSCORE', key, '-inf', NOW)
+    local load = call('ZCARD', key)
+    if call('ZSCORE', key, holder) then
+      best, best_load, best_version = url, load - 1, version
+      break
+    end
+    if not best or load < best_load or (load == best_load and url < best) then best, best_load, best_version = url, load, version end
+  end
+end
+if not best then return {} end
+local key = P .. 'as:' .. run .. ':' .. best
+call('ZADD', key, NOW + lease, holder)
+call('PEXPIRE', key, lease * 2)
+return {best, best_version, best_load}

@@ -1,0 +1,1 @@
+"""The processes that do the work: stages, handlers, agent, tools, sandboxes, graders, inference backends."""

@@ -1,0 +1,152 @@
+"""What the agent asks of an inference server, whatever speaks on the other side.
+
+Ids in, ids and logprobs out. An answer that a `Backend` returns has passed `workers/llm/validate.py`: the server echoed the prompt,
+every token has a finite logprob, and the version spans cover the output. Nothing behind this protocol knows Redis; the pool that
+chooses a server wraps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from pipeline.messages import Sampling
+
+Finish = Literal["stop", "length", "abort"]
+"""`stop`: end token or stop string; `length`: budget or context used up; `abort`: ended from outside, what came so far is given."""
+PauseMode = Literal["keep", "abort", "wait"]
+"""`keep`: calls in flight freeze; `abort`: they return what they have; `wait`: they finish first."""
+VersionSource = Literal["spans", "stamped", "assumed"]
+"""How the spans of an answer are known: from the server; the label before the call (the older one counts); nobody said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenRequest:
+    """One model call."""
+
+    request_id: str
+    """Unique a call and attempt; the id by which it is aborted."""
+    prompt_ids: Sequence[int]
+    sampling: Sampling
+    max_tokens: int
+    """Budget of this call, at least 1; `sampling.max_tokens` is only the bound a turn began with."""
+    seed: int
+    stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    cache_salt: str | None = None
+    """Prefix caches are shared only among equal salts: the policy version goes in here."""
+    priority: int = 0
+    session_id: str | None = None
+    extra_args: Mapping[str, object] | None = None
+    """Passed to the engine as they are (scripts of the scripted server, arguments of logits processors)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Output tokens `start` to `end` (exclusive), sampled by one policy version."""
+
+    version: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenResult:
+    """One believed answer."""
+
+    output_ids: list[int]
+    """As sampled, the stop token included."""
+    logprobs: list[float]
+    """One a token, nats, finite."""
+    finish: Finish
+    stop_reason: int | str | None
+    """Stop token or stop string other than the model's own end token."""
+    spans: tuple[Span, ...]
+    """In order, without gaps, covering the output; empty only with it."""
+    version_source: VersionSource
+    version_after: str
+    """Label the server reported after the call; empty when it was not asked."""
+    cached_tokens: int | None
+    """Prompt tokens found in the prefix cache; None = the server does not say."""
+    server: str
+    server_request_id: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """What one server can do, found by asking it."""
+
+    server_version: str
+    model: str
+    max_model_len: int
+    endpoint: Literal["generate", "completions"]
+    logprobs_shape: Literal["token_id", "token_text", "arrays"]
+    """Integer `token_id` entries; `"token": "token_id:N"` entries; the parallel arrays of /v1/completions."""
+    logprobs_mode: Literal["raw", "processed"]
+    """`processed` logprobs are of the distribution sampled from; `raw` ones are before temperature and truncation."""
+    has_spans: bool
+    abort_path: str
+    """Empty: only closing the connection aborts."""
+    reports_version: bool
+    can_pause: bool
+    rejects_while_paused: bool
+    """New calls get 503 while it is paused with `abort` or `wait`, instead of waiting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """One look at a server."""
+
+    alive: bool
+    paused: bool
+    version: str
+    """Label of its weights; empty when it does not say."""
+    running: int
+    waiting: int
+    detail: str = ""
+
+
+class Backend(Protocol):
+    """An inference server. All calls raise `errors.ModelError` and nothing else, `CancelledError` aside."""
+
+    async def probe(self) -> Caps:
+        """Ask the server what it can do; remembered."""
+        ...
+
+    async def generate(self, request: GenRequest, *, timeout_s: float) -> GenResult:
+        """One call. When the awaiting task is cancelled the request is aborted at the server before the connection closes."""
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """End a call, also one of another process; its own `generate` then returns what came, with finish `abort`."""
+        ...
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop sampling. With `keep` and `wait` no token is lost. The prefix cache is cleared."""
+        ...
+
+    async def resume(self) -> None:
+        """Sample again."""
+        ...
+
+    async def set_version(self, version: str) -> None:
+        """Label the weights that are loaded now."""
+        ...
+
+    async def version(self) -> str:
+        """The label; empty when the server does not report one."""
+        ...
+
+    async def reset_cache(self) -> bool:
+        """Forget cached prefixes; False when running calls hold them."""
+        ...
+
+    async def health(self) -> Health:
+        """One look; an unreachable server is an answer, not an error."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections."""
+        ...

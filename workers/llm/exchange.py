@@ -1,0 +1,157 @@
+"""HTTP with an inference server: one exchange gives the JSON of a 200, or raises one of our errors.
+
+Traps this file knows:
+  * vLLM closes idle connections after 5 s; ours go after 4. One that still closes before any answer raises `Retryable("closed")`,
+    so that the caller can try once more.
+  * Proxies from the environment have no business between a worker and its server: they are not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import orjson
+
+from workers.llm.errors import InvalidResponse, ModelError, Refused, Retryable, RetryReason
+
+KEEPALIVE_S = 4.0
+"""Below the 5.0 s after which vLLM closes an idle connection."""
+CONNECT_TIMEOUT_S = 5.0
+CONTROL_TIMEOUT_S = 30.0
+"""For everything but generation and a pause that waits for calls in flight."""
+ABSENT = (403, 404, 405)
+"""How a route answers that is switched off or not there yet."""
+
+
+class Exchange:
+    """Connections to one server.
+
+    Args:
+        url: `http://host:port` or `unix:/path/to.sock`.
+        api_key: sent as a bearer token when not empty.
+    """
+
+    def __init__(self, url: str, api_key: str = "") -> None:
+        self.url = url.rstrip("/")
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._session: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        """Make the connection pool; on the loop that will use it."""
+        connector: aiohttp.BaseConnector
+        if self.url.startswith("unix:"):
+            path = "/" + self.url.removeprefix("unix:").lstrip("/")
+            connector = aiohttp.UnixConnector(path, keepalive_timeout=KEEPALIVE_S, limit=0)
+        else:
+            connector = aiohttp.TCPConnector(keepalive_timeout=KEEPALIVE_S, limit=0)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get(self, path: str, *, timeout_s: float = CONTROL_TIMEOUT_S, parse: bool = True) -> object:
+        """JSON of `path`; with `parse=False` text is taken as well."""
+        return await self._exchange("GET", path, None, {}, {}, timeout_s, parse)
+
+    async def get_if_there(self, path: str, *, timeout_s: float = CONTROL_TIMEOUT_S) -> object:
+        """JSON of `path`, None where the server has no such route."""
+        try:
+            return await self.get(path, timeout_s=timeout_s)
+        except Refused as error:
+            if error.status in ABSENT:
+                return None
+            raise
+
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = CONTROL_TIMEOUT_S,
+        parse: bool = True,
+    ) -> object:
+        """JSON that `path` answers to `body`; with `parse=False` text is taken as well. `timeout_s=None` waits as long as it takes."""
+        return await self._exchange("POST", path, body, query or {}, headers or {}, timeout_s, parse)
+
+    async def takes(self, path: str, body: Mapping[str, Any]) -> bool:
+        """Whether the server has the route, found by using it."""
+        try:
+            await self.post(path, body, parse=False)
+        except Refused as error:
+            if error.status in ABSENT:
+                return False
+            raise
+        return True
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        timeout_s: float | None,
+        parse: bool,
+    ) -> object:
+        """One HTTP exchange: the JSON of a 200 (or its text), else one of our errors."""
+        if self._session is None:
+            raise RuntimeError("no connections: use the backend inside `async with`")
+        base = "http://localhost" if self.url.startswith("unix:") else self.url
+        data = None if body is None else orjson.dumps(body)
+        sent = {**headers, "content-type": "application/json"} if data is not None else dict(headers)
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._session.request(method, base + path, data=data, params=dict(query), headers=sent) as response,
+            ):
+                content = await response.read()
+                status, after = response.status, response.headers.get("retry-after")
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise Retryable("unreachable", self.url, f"{method} {path}: {error}") from error
+        except TimeoutError as error:
+            raise Retryable("timeout", self.url, f"{method} {path}: no answer within {timeout_s} s") from error
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError) as error:
+            raise Retryable("closed", self.url, f"{method} {path}: connection closed before any answer: {error}") from error
+        except aiohttp.ClientError as error:
+            raise Retryable("engine_failed", self.url, f"{method} {path}: answer broken off: {error}") from error
+        if status != 200:
+            raise _error_of(self.url, status, content, after)
+        if not parse:
+            return _json_or_text(content)
+        try:
+            return orjson.loads(content)
+        except orjson.JSONDecodeError as error:
+            raise InvalidResponse("json", f"{method} {path}: {error}", server=self.url) from error
+
+
+def _error_of(server: str, status: int, content: bytes, retry_after: str | None) -> ModelError:
+    detail = content[:500].decode("utf-8", "replace")
+    after_s = float(retry_after) if retry_after and retry_after.strip().isdecimal() else None
+    reason: RetryReason | None = None
+    if status == 503:
+        reason = "engine_paused" if b"engine_paused" in content else "busy"
+    elif status == 429:
+        reason = "busy"
+    elif status == 408:
+        reason = "timeout"
+    elif status >= 500:
+        reason = "engine_failed"
+    if reason is None:
+        return Refused(server, status, detail)
+    return Retryable(reason, server, detail, status=status, retry_after_s=after_s)
+
+
+def _json_or_text(content: bytes) -> object:
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return content.decode("utf-8", "replace")

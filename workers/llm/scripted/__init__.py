@@ -1,0 +1,15 @@
+"""A scripted inference server: vLLM's wire, a seeded policy, no GPU. A stand-in whose rewards say nothing of a model.
+
+ScriptedServer   `async with ScriptedServer(...) as server:` in process; `python -m workers.llm.scripted` as a process
+ServerOptions, Latency, PolicyOptions
+Problem, read_problems   where the policy knows answers from
+Fault            what it does wrong on demand
+"""
+
+from workers.llm.scripted.faults import Fault
+from workers.llm.scripted.options import Latency, ServerOptions
+from workers.llm.scripted.policy import PolicyOptions
+from workers.llm.scripted.problems import Problem, read_problems
+from workers.llm.scripted.server import ScriptedServer
+
+__all__ = ["Fault", "Latency", "PolicyOptions", "Problem", "ScriptedServer", "ServerOptions", "read_problems"]

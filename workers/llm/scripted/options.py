@@ -1,0 +1,48 @@
+"""Settings of the scripted server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from workers.llm.scripted.distribution import LogprobsMode
+from workers.llm.scripted.policy import PolicyOptions
+
+WireVersion = Literal["0.31", "0.32", "0.33"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """How long sampling takes. Times are lognormal around their medians; 0 = at once."""
+
+    first_token_s: float = 0.0
+    per_token_s: float = 0.0
+    sigma: float = 0.35
+    """Spread of the natural logarithm of both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """What the server imitates and how it behaves."""
+
+    wire: WireVersion = "0.32"
+    """0.31: logprobs by text, no spans, no stop_reason, abort by the development route only. 0.32: integer ids and spans. 0.33: refuses
+    new calls while paused with `abort` or `wait`."""
+    model: str = "rollstream-scripted"
+    max_model_len: int = 32_768
+    scale_out: bool = True
+    """Off: `/inference/v1/*` answers 403, as vLLM without --enable-scale-out."""
+    dev_mode: bool = True
+    """Off: pause, versions and the other development routes answer 404."""
+    logprobs_mode: LogprobsMode = "processed"
+    max_running: int = 256
+    """Calls sampled at a time; the rest waits in line."""
+    max_requests: int = 4096
+    """Running and waiting calls beyond which new ones get 503."""
+    block_size: int = 16
+    cache_blocks: int = 65_536
+    keepalive_s: float = 5.0
+    api_key: str = field(default="", repr=False)
+    """Guards `/v1` and `/inference` only, as in vLLM."""
+    latency: Latency = field(default_factory=Latency)
+    policy: PolicyOptions = field(default_factory=PolicyOptions)

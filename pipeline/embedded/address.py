@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from pipeline.errors import InvalidRequest
 
@@ -30,8 +30,8 @@ class RedisAddress:
         if self.password is None:
             return self.url
         parts = urlsplit(self.url)
-        user, at, place = parts.netloc.rpartition("@")
-        return urlunsplit(parts._replace(netloc=f"{user if at else ''}:{quote(self.password, safe='')}@{place}"))
+        user, _, place = parts.netloc.rpartition("@")
+        return _joined(parts, f"{user}:{quote(self.password, safe='')}@{place}", parts.query)
 
 
 def resolve_redis_url(environ: Mapping[str, str] | None = None) -> RedisAddress | None:
@@ -50,9 +50,10 @@ def resolve_redis_url(environ: Mapping[str, str] | None = None) -> RedisAddress 
             f"must look like redis://host:port/0, rediss://host:port/0 or unix:///path/to/socket; it has the scheme {parts.scheme!r}",
             field="ROLLSTREAM_REDIS_URL",
         )
-    credentials, at, place = parts.netloc.rpartition("@")
+    credentials, _, place = parts.netloc.rpartition("@")
     user, colon, inline = credentials.partition(":")
-    password = unquote(inline) if colon else None
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    password = unquote(inline) if colon else dict(query).get("password")
     file = env.get("ROLLSTREAM_REDIS_PASSWORD_FILE", "")
     if file:
         if password is not None:
@@ -60,8 +61,13 @@ def resolve_redis_url(environ: Mapping[str, str] | None = None) -> RedisAddress 
                 "names a password, and ROLLSTREAM_REDIS_URL holds one too: keep one of them", field="ROLLSTREAM_REDIS_PASSWORD_FILE"
             )
         password = read_password(Path(file).expanduser(), "ROLLSTREAM_REDIS_PASSWORD_FILE")
-    netloc = f"{user}@{place}" if at and user else place
-    return RedisAddress(url=urlunsplit(parts._replace(netloc=netloc)), password=password)
+    kept = urlencode([(name, value) for name, value in query if name != "password"])
+    return RedisAddress(url=_joined(parts, f"{user}@{place}" if user else place, kept), password=password)
+
+
+def _joined(parts: SplitResult, netloc: str, query: str) -> str:
+    """The URL in one piece; the standard library's own function drops the slashes of a scheme it does not know."""
+    return f"{parts.scheme}://{netloc}{parts.path}{'?' if query else ''}{query}"
 
 
 def read_password(path: Path, setting: str) -> str:

@@ -11,9 +11,10 @@ In the data directory:
 | `server.log`, `keeper.log` | with `.1` to `.3` from earlier starts |
 | `appendonlydir/` | the data |
 
-The folder of the sockets is `<run>/e<identity>-<random>`. Identity is a hash of where the directory is, so that a copied data directory,
-which brings its link along, does not share sockets with the original. The random part is made once, so that a directory removed and made
-again under the same inode does not share them with its former self, and so that the path stays the same over restarts: clients reconnect.
+The folder of the sockets is `<run>/e<identity>-<random>`. Identity is a hash of the directory's device and inode, so that a copied data
+directory, which brings its link along, does not lead to the original's server, and a moved one still finds its own. The random part is made
+once, so that a directory removed and made again under the same inode does not share sockets with its former self, and so that the path stays
+the same over restarts: clients reconnect to it.
 """
 
 from __future__ import annotations
@@ -64,11 +65,16 @@ class DataPlaces:
         return self.data_dir / "sockets"
 
     def linked_sockets(self) -> SocketPlaces | None:
-        """The sockets where the last keeper made them; None when there never was one."""
+        """The sockets where the last keeper made them; None when there never was one, or the link was copied from another directory."""
         try:
-            return SocketPlaces(Path(os.readlink(self.sockets_link)))
+            folder = Path(os.readlink(self.sockets_link))
         except FileNotFoundError:
             return None
+        return SocketPlaces(folder) if folder.name.startswith(self._sockets_prefix()) else None
+
+    def _sockets_prefix(self) -> str:
+        facts = self.data_dir.stat()
+        return f"e{hashlib.sha256(f'{facts.st_dev}:{facts.st_ino}'.encode()).hexdigest()[:8]}-"
 
     def make_sockets(self, run_dir: Path) -> SocketPlaces:
         """Makes the folder of the sockets under `run_dir`, the same one as before if it was there; needs the instance lock.
@@ -76,12 +82,9 @@ class DataPlaces:
         Raises:
             FolderError: the run folder is not private to us, or too long for a socket.
         """
-        facts = self.data_dir.stat()
-        place = f"{facts.st_dev}:{facts.st_ino}:{self.data_dir}"
-        prefix = f"e{hashlib.sha256(place.encode()).hexdigest()[:8]}-"
         linked = self.linked_sockets()
-        keeps = linked is not None and linked.folder.parent == run_dir and linked.folder.name.startswith(prefix)
-        sockets = linked if linked is not None and keeps else SocketPlaces(run_dir / f"{prefix}{secrets.token_hex(3)}")
+        keeps = linked is not None and linked.folder.parent == run_dir
+        sockets = linked if linked is not None and keeps else SocketPlaces(run_dir / f"{self._sockets_prefix()}{secrets.token_hex(3)}")
         make_private_folder(run_dir)
         make_private_folder(sockets.folder)
         socket_path(sockets.folder, sockets.control.name)

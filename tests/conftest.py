@@ -1,0 +1,124 @@
+"""What tests share: real servers, one namespace a test, and the check that no key is left without expiry.
+
+A test that asks for `redis_server` (or anything made of it) runs once on each server that `pipeline.testing.servers` finds, with
+`@pytest.mark.one_server` on the first only. `make_server` starts servers of the test's own, to be killed, frozen and filled.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import redis
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+
+from pipeline.embedded.server_config import Directive
+from pipeline.keys import Keys
+from pipeline.redis_client import AsyncClient, command_client
+from pipeline.scripts import Scripts
+from pipeline.settings import QueueSettings
+from pipeline.testing.servers import Persistence, PrivateServer, ServerKind, found_servers
+
+REQUIRE_VARIABLE = "ROLLSTREAM_REQUIRE_SERVERS"
+
+hypothesis_settings.register_profile(
+    "rollstream", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+hypothesis_settings.load_profile("rollstream")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "one_server: what is tested does not depend on the server; runs on the first one found")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server_kind" not in metafunc.fixturenames:
+        return
+    kinds = found_servers()
+    missing = set(filter(None, os.environ.get(REQUIRE_VARIABLE, "").split(","))) - {kind.name for kind in kinds}
+    if missing:
+        raise pytest.UsageError(f"{REQUIRE_VARIABLE} asks for {', '.join(sorted(missing))}, which is not among the servers found")
+    if not kinds:
+        kinds_or_skip = [pytest.param(None, marks=pytest.mark.skip(reason="no server: install rollstream[ops] or redis-server"))]
+        metafunc.parametrize("server_kind", kinds_or_skip, scope="session")
+        return
+    if metafunc.definition.get_closest_marker("one_server"):
+        kinds = kinds[:1]
+    metafunc.parametrize("server_kind", kinds, ids=[kind.name for kind in kinds], scope="session")
+
+
+@pytest.fixture(scope="session")
+def server_of_kind() -> Iterator[Callable[[ServerKind], PrivateServer]]:
+    """One running server a kind, kept for the session."""
+    running: dict[str, PrivateServer] = {}
+    with ExitStack() as stack:
+
+        def get(kind: ServerKind) -> PrivateServer:
+            if kind.name not in running:
+                running[kind.name] = stack.enter_context(PrivateServer(kind))
+            return running[kind.name]
+
+        yield get
+
+
+@pytest.fixture
+def redis_server(server_kind: ServerKind, server_of_kind: Callable[[ServerKind], PrivateServer]) -> PrivateServer:
+    """A running server that tests share; they keep apart by namespace and never restart or fill it."""
+    return server_of_kind(server_kind)
+
+
+@pytest.fixture
+def make_server(server_kind: ServerKind) -> Iterator[Callable[..., PrivateServer]]:
+    """Starts servers of this test's own, to be killed, frozen and filled."""
+    with ExitStack() as stack:
+
+        def make(*, persistence: Persistence = "none", maxmemory_bytes: int = 0, extra: tuple[Directive, ...] = ()) -> PrivateServer:
+            return stack.enter_context(PrivateServer(server_kind, persistence=persistence, maxmemory_bytes=maxmemory_bytes, extra=extra))
+
+        yield make
+
+
+@pytest.fixture
+def settings(redis_server: PrivateServer) -> QueueSettings:
+    """Settings with a namespace of this test's own."""
+    return QueueSettings(redis_url=redis_server.url, namespace="t" + secrets.token_hex(7))
+
+
+@pytest.fixture
+def keys(settings: QueueSettings) -> Keys:
+    """Keys of the test's only shard."""
+    return Keys.of_shard(settings.namespace, 0)
+
+
+@pytest.fixture
+async def client(settings: QueueSettings) -> AsyncIterator[AsyncClient]:
+    """A command client."""
+    client = command_client(settings)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def scripts(client: AsyncClient, keys: Keys) -> Scripts:
+    """The scripts of the test's shard."""
+    return Scripts(client, keys)
+
+
+@pytest.fixture(autouse=True)
+def no_key_without_expiry(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Promise 9: after a test each key of its namespace has an expiry or is listed as permanent. Then the namespace is emptied."""
+    if "settings" not in request.fixturenames:
+        yield
+        return
+    settings: QueueSettings = request.getfixturevalue("settings")
+    yield
+    with redis.Redis.from_url(settings.redis_url) as client:
+        found = [key.decode() for key in client.scan_iter(match=f"{{{settings.namespace}:*", count=1000)]
+        leaks = [key for key in found if client.pttl(key) == -1 and not Keys(key.split("}", 1)[0] + "}").is_permanent(key)]
+        for at in range(0, len(found), 500):
+            client.unlink(*found[at : at + 500])
+    assert not leaks, f"keys without expiry that are not in the permanent list of pipeline/keys.py: {sorted(leaks)}"

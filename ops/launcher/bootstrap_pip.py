@@ -9,47 +9,46 @@ import os
 import subprocess
 import sys
 import tempfile
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 
-from ops.launcher.package_index import IndexFile, IndexUnusable, fetch, list_files, newest_wheel, read_settings, shown
+from ops.launcher.package_index import IndexUnusable, fetch, list_files, newest_wheel, read_settings
 from ops.launcher.terminal import say
 
 
-def pip_environ() -> dict[str, str]:
-    """Our environment for pip, without what would make it install elsewhere, ask questions or draw bars."""
+def pip_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment for pip: ours without what would make it install elsewhere, ask questions or draw bars."""
     dropped = {"PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_NO_BINARY", "PIP_ONLY_BINARY"}
     settings = {"PIP_USER": "0", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    return {name: value for name, value in os.environ.items() if name not in dropped} | settings
+    return {name: value for name, value in environ.items() if name not in dropped} | settings
 
 
-def ensure_pip(python: Path) -> None:
-    """Make `python -m pip` work.
+def ensure_pip(python: Path, environ: Mapping[str, str] = os.environ) -> None:
+    """Make `python -m pip` work, with the settings for pip that an environment holds.
 
     Raises:
         IndexUnusable: there is no pip, no ensurepip, and the index gave none.
     """
-    if _works(python, "-m", "pip", "--version"):
+    for_pip = pip_environ(environ)
+    if _works(for_pip, python, "-m", "pip", "--version"):
         return
-    if _works(python, "-m", "ensurepip", "--default-pip") and _works(python, "-m", "pip", "--version"):
+    if _works(for_pip, python, "-m", "ensurepip", "--default-pip") and _works(for_pip, python, "-m", "pip", "--version"):
         return
-    settings = read_settings(os.environ)
+    settings = read_settings(environ)
     wheel = newest_wheel(list_files(settings, "pip"), sys.version_info[:3])
     if wheel is None:
         raise IndexUnusable(f"no wheel of pip for Python {sys.version.split()[0]} in the configured index")
-    say(f"  this Python has no pip: taking {wheel.name} from {shown(wheel.url)}{_how_checked(wheel)}")
+    source = urllib.parse.urlsplit(wheel.url).hostname or "this disk"
+    say(f"  this Python has no pip: taking {wheel.name} from {source}{', sha256 checked' if wheel.sha256 else ' (it gives no checksum)'}")
     with tempfile.TemporaryDirectory(prefix="rollstream-pip-") as folder:
         path = fetch(settings, wheel, Path(folder))
         command = [str(python), "-I", str(path / "pip"), "install", "--quiet", "--no-index", "--no-deps", str(path)]
-        done = subprocess.run(command, env=pip_environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=for_pip, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         raise IndexUnusable(f"{wheel.name} did not install itself:\n{done.stdout}{done.stderr}")
 
 
-def _how_checked(wheel: IndexFile) -> str:
-    return ", sha256 checked" if wheel.sha256 else " (that source gives no checksum)"
-
-
-def _works(python: Path, *arguments: str, environ: Mapping[str, str] | None = None) -> bool:
+def _works(environ: Mapping[str, str], python: Path, *arguments: str) -> bool:
     command = [str(python), "-I", *arguments]
-    return subprocess.run(command, env=environ or pip_environ(), stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+    return subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0

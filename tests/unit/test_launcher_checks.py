@@ -1,0 +1,119 @@
+"""`ops/launch test` fails when a check fails, when nothing was tested, and, where it must, when a leg is missing."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from ops.launcher import checks
+from ops.launcher.checks import STEPS, Step, choose
+from ops.launcher.environment import Environment
+from ops.launcher.servers import ServerLeg
+
+VALKEY = ServerLeg(name="valkey", path=Path("/servers/valkey"), version="9.1.2")
+NO_REDIS7 = ServerLeg(name="redis7", why_missing="no redis-server on this system", how_to_enable="./ops/launch test --system-packages")
+
+PASSING = "def test_it_holds():\n    assert True\n"
+FAILING = "def test_it_does_not():\n    assert 1 == 2\n"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    """A project whose environment's Python is the one that runs this test."""
+    environment = Environment(tmp_path)
+    environment.python.parent.mkdir(parents=True)
+    environment.python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    environment.python.chmod(0o755)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly\n")
+    return environment
+
+
+def add_test(environment: Environment, folder: str, text: str) -> None:
+    (environment.root / "tests" / folder).mkdir(parents=True)
+    (environment.root / "tests" / folder / f"test_{folder}.py").write_text(text)
+
+
+def steps(*names: str) -> list[Step]:
+    return [step for step in STEPS if step.name in names]
+
+
+def test_the_order_is_that_of_ci_and_quick_is_a_part_of_it() -> None:
+    full = [step.name for step in choose([], quick=False)]
+    quick = [step.name for step in choose([], quick=True)]
+
+    assert full == ["format", "lint", "types", "imports", "tests", "faults", "cases", "e2e"]
+    assert quick == ["format", "lint", "types", "imports", "quick"]
+    assert [step.name for step in choose(["lint", "e2e"], quick=False)] == ["lint", "e2e"]
+
+
+def test_all_steps_run_and_their_tests_are_counted(environment: Environment, capfd: pytest.CaptureFixture[str]) -> None:
+    add_test(environment, "unit", PASSING)
+    add_test(environment, "faults", FAILING)
+    add_test(environment, "e2e", "import pytest\n\n@pytest.mark.skipif(True, reason='why')\ndef test_skipped():\n    pass\n\n" + PASSING)
+
+    code = checks.run(environment, steps("tests", "faults", "cases", "e2e"), [VALKEY], quick=False, strict=False)
+
+    said = capfd.readouterr().out
+    assert code == 1
+    assert "no tests in tests/integration, tests/contract, tests/model" in said
+    assert "= 1 passed in " in said  # pytest's own closing line
+    assert "= 1 failed in " in said
+    assert "\ntests: 2 passed, 1 failed, 1 skipped\n" in said
+    assert said.splitlines()[-1] == "Not all is well: faults"
+
+
+def test_a_folder_without_tests_is_no_failure_but_a_run_without_any_is(environment: Environment, capfd: pytest.CaptureFixture[str]) -> None:
+    add_test(environment, "unit", PASSING)
+    assert checks.run(environment, steps("tests", "faults"), [VALKEY], quick=False, strict=False) == 0
+
+    assert checks.run(environment, steps("faults", "cases"), [VALKEY], quick=False, strict=False) == 1
+    assert "no test was executed" in capfd.readouterr().out
+
+
+def test_a_pytest_that_collects_nothing_counts_as_no_test(environment: Environment, capfd: pytest.CaptureFixture[str]) -> None:
+    add_test(environment, "cases", "def helper():\n    pass\n")
+
+    assert checks.run(environment, steps("cases"), [VALKEY], quick=False, strict=False) == 1
+    assert "no test was executed" in capfd.readouterr().out
+
+
+def test_a_pytest_that_cannot_even_collect_fails(environment: Environment, capfd: pytest.CaptureFixture[str]) -> None:
+    add_test(environment, "unit", PASSING)
+    add_test(environment, "e2e", "import a_module_that_is_not_there\n")
+
+    assert checks.run(environment, steps("tests", "e2e"), [VALKEY], quick=False, strict=False) == 1
+    assert capfd.readouterr().out.splitlines()[-1] == "Not all is well: e2e"
+
+
+def test_a_missing_leg_is_listed_and_fails_only_where_none_may_be_missing(
+    environment: Environment, capfd: pytest.CaptureFixture[str]
+) -> None:
+    add_test(environment, "unit", PASSING)
+
+    assert checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], quick=False, strict=False) == 0
+    said = capfd.readouterr().out
+    assert "redis7: no redis-server on this system" in said
+    assert "./ops/launch test --system-packages" in said
+
+    assert checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], quick=False, strict=True) == 1
+    assert "left out: redis7" in capfd.readouterr().out
+
+
+def test_the_tests_are_told_the_servers_and_nothing_of_a_person_s_own_redis(
+    environment: Environment, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLSTREAM_REDIS_URL", "redis://production")
+    monkeypatch.setenv("ROLLSTREAM_VLLM_PYTHON", "/vllm/python")
+    add_test(
+        environment,
+        "unit",
+        "import os\n\ndef test_environment():\n"
+        "    ours = {name: value for name, value in os.environ.items() if name.startswith('ROLLSTREAM_')}\n"
+        "    assert ours == {'ROLLSTREAM_TEST_SERVERS': 'valkey=/servers/valkey', 'ROLLSTREAM_REQUIRE_SERVERS': 'valkey,redis7',\n"
+        "                    'ROLLSTREAM_VLLM_PYTHON': '/vllm/python'}\n",
+    )
+
+    checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], quick=False, strict=True)
+
+    assert "tests: 1 passed, 0 failed" in capfd.readouterr().out

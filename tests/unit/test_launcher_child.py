@@ -1,0 +1,125 @@
+"""A launcher that ends takes its child with it, and gives it time to clean up."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ops.launcher import child
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+LAUNCHER = textwrap.dedent(
+    """
+    import sys
+    sys.path.insert(0, sys.argv[1])
+    from ops.launcher import child
+    child.end_on_signals()
+    try:
+        child.run([sys.executable, "-I", "-c", sys.argv[2]])
+    except KeyboardInterrupt:
+        sys.exit(130)
+    """
+)
+
+PATIENT = textwrap.dedent(
+    """
+    import os, signal
+    try:
+        print("pid", os.getpid(), flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        print("cleaned up", flush=True)
+    """
+)
+
+STUBBORN = textwrap.dedent(
+    """
+    import os, signal
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print("pid", os.getpid(), flush=True)
+    while True:
+        signal.pause()
+    """
+)
+
+
+def start(program: str) -> tuple[subprocess.Popen[str], int]:
+    """A launcher in a group of its own, and the pid of its child, which is up when this returns."""
+    launcher = subprocess.Popen(
+        [sys.executable, "-I", "-c", LAUNCHER, str(PROJECT), program], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert launcher.stdout is not None
+    word, pid = launcher.stdout.readline().split()
+    assert word == "pid"
+    return launcher, int(pid)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_the_exit_code_is_the_child_s() -> None:
+    assert child.run([sys.executable, "-I", "-c", "raise SystemExit(7)"]) == 7
+
+
+def test_ctrl_c_lets_the_child_clean_up_and_then_ends_us() -> None:
+    launcher, pid = start(PATIENT)
+
+    os.killpg(launcher.pid, signal.SIGINT)
+    said, _ = launcher.communicate()
+
+    assert said == "cleaned up\n"
+    assert launcher.returncode == 130
+    assert is_gone(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_for_us_alone_ends_the_child_as_ctrl_c_would(number: signal.Signals) -> None:
+    launcher, pid = start(PATIENT)
+
+    launcher.send_signal(number)
+    said, _ = launcher.communicate()
+
+    assert said == "cleaned up\n"
+    assert launcher.returncode == 128 + number
+    assert is_gone(pid)
+
+
+@pytest.mark.slow
+def test_a_child_that_does_not_listen_is_terminated() -> None:
+    launcher, pid = start(STUBBORN)
+
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate()
+
+    assert launcher.returncode == 128 + signal.SIGTERM
+    assert is_gone(pid)
+
+
+def test_output_goes_to_the_file_and_ticks_come_while_it_runs(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    ticks = 0
+
+    def tick() -> None:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 1:
+            os.close(write)  # the child has waited for this
+
+    with (tmp_path / "log").open("wb") as output:
+        program = f"import os, sys; os.read({read}, 1); print('out'); print('err', file=sys.stderr)"
+        code = child.run([sys.executable, "-I", "-c", program], output=output, keep_open=[read], tick=tick)
+    os.close(read)
+
+    assert code == 0
+    assert ticks >= 1
+    assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]

@@ -52,7 +52,7 @@ def _block(role: str, content: str) -> str:
 
 
 def _assistant(message: Message) -> str:
-    content = str(message.get("content") or "")
+    said = content = str(message.get("content") or "")
     thought = message.get("reasoning_content")
     if isinstance(thought, str) and thought:
         content = f"{chatml.THINK_OPEN}\n{thought.strip(chr(10))}\n{chatml.THINK_CLOSE}\n\n" + content.lstrip("\n")
@@ -61,6 +61,6 @@ def _assistant(message: Message) -> str:
         function = call["function"]
         arguments = function["arguments"]
         spelt = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        lead = "\n" if number or content else ""
+        lead = "\n" if number or said else ""
         content += f'{lead}{chatml.CALL_OPEN}\n{{"name": "{function["name"]}", "arguments": {spelt}}}\n{chatml.CALL_CLOSE}'
     return content

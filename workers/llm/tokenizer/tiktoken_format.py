@@ -60,7 +60,9 @@ def from_tiktoken(vocabulary: bytes, *, pattern: str, specials: Mapping[str, int
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {_spell(token): rank for token, rank in ranks.items()},
+            # Added tokens stand in the vocabulary, too: left to themselves they are numbered on from its end, gaps closed. No merge
+            # leads to them, so text cannot become one.
+            "vocab": {_spell(token): rank for token, rank in ranks.items()} | dict(specials),
             "merges": [[_spell(left), _spell(right)] for left, right in merges],
         },
     }

@@ -55,7 +55,9 @@ class Tokenizer:
         self.special_ids = frozenset(self.specials.values())
         self.vocab_size = max(self.raw.get_vocab(with_added_tokens=True).values()) + 1
         """One more than the largest id."""
-        for text in self.specials:
+        for text, id_ in self.specials.items():
+            if self.raw.token_to_id(text) != id_:
+                raise ValueError(f"the file gives {text!r} the id {id_}, the library {self.raw.token_to_id(text)}: its ids have gaps")
             if not self.special_ids.isdisjoint(self._plain.encode(text, add_special_tokens=False).ids):
                 raise ValueError(f"plain text {text!r} would become a control id: this vocabulary cannot keep observations apart")
 

@@ -1,0 +1,46 @@
+"""The agent: turns against a model, tools between them, every token on record.
+
+run_agent, AgentEnd, AgentSettings, RetryPolicy   the loop (`loop.py`)
+TrajectoryRecorder, TurnDelta, SegmentDelta       the record and its journal (`trajectory.py`)
+Renderer, ChatMLRenderer, Prompt                  dialogues as ids (`renderer.py`)
+check_template, TemplateMismatch                  ours against the server's template (`template_check.py`)
+parse_turn, ToolCall, CallError                   calls in what the model wrote (`tool_calls.py`, `call_formats.py`)
+plan_call, ActiveTime, StuckDetector              what ends a trajectory (`limits.py`)
+cut_observation, call_seed
+"""
+
+from workers.agent.call_formats import CallError, ToolCall
+from workers.agent.limits import ActiveTime, Budget, StuckDetector, plan_call
+from workers.agent.loop import AgentEnd, AgentSettings, RetryPolicy, run_agent
+from workers.agent.observations import cut_observation
+from workers.agent.renderer import ChatMLRenderer, Prompt, Renderer, first_difference
+from workers.agent.seeds import call_seed
+from workers.agent.template_check import TemplateMismatch, check_template
+from workers.agent.tool_calls import ParsedTurn, parse_turn
+from workers.agent.trajectory import SegmentDelta, TrajectoryRecorder, TurnDelta
+
+__all__ = [
+    "ActiveTime",
+    "AgentEnd",
+    "AgentSettings",
+    "Budget",
+    "CallError",
+    "ChatMLRenderer",
+    "ParsedTurn",
+    "Prompt",
+    "Renderer",
+    "RetryPolicy",
+    "SegmentDelta",
+    "StuckDetector",
+    "TemplateMismatch",
+    "ToolCall",
+    "TrajectoryRecorder",
+    "TurnDelta",
+    "call_seed",
+    "check_template",
+    "cut_observation",
+    "first_difference",
+    "parse_turn",
+    "plan_call",
+    "run_agent",
+]

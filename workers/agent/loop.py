@@ -1,0 +1,402 @@
+"""The agent loop: model call, tool calls, their answers, again, until something ends it.
+
+Invariants:
+  1. Every model call and every tool call passes the gate first; the gate raises when the job was cancelled or its lease is lost, and
+     then nothing new starts.
+  2. What was recorded stays recorded: the caller owns the recorder, so a partial trajectory survives any error here.
+  3. A finished turn is journalled before the next call begins.
+  4. Nothing here turns a failure into a reward or a stop reason: what breaks underneath is raised. Stop reasons come from the closed
+     list, for what the model did.
+
+An answer that ended in `abort` (an engine that updates its weights, say) is kept, and the same turn goes on from it with another
+seed and the rest of its budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from pipeline.errors import InvalidRequest
+from pipeline.messages import ChatMessage, JobSpec, StopReason, Turn
+from workers.agent.call_formats import CallError, ToolCall
+from workers.agent.limits import ActiveTime, Budget, StuckDetector, plan_call
+from workers.agent.observations import cut_observation
+from workers.agent.renderer import Prompt, Renderer
+from workers.agent.seeds import call_seed
+from workers.agent.tool_calls import ParsedTurn, parse_turn
+from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
+from workers.llm.backend import Backend, Caps, GenRequest, GenResult
+from workers.llm.errors import InvalidResponse, ModelError, Overlong, Retryable
+from workers.llm.ratio import ratio_bias
+from workers.tools.base import ToolOverran, ToolResult, ToolSet
+
+MAX_CALLS_A_TURN = 16
+"""Tool calls of one turn that are run; a turn that writes more is told so."""
+TOOL_GRACE_S = 30.0
+"""What a tool has beyond its timeout to say that it hit it; after that it is broken."""
+MAX_PARTS = 32
+"""Calls that one turn may take; a server that aborts more often than that is broken."""
+ABORT_GRACE_S = 2.0
+"""How long a call that ran out of time may take to hand over what it has."""
+
+Gate = Callable[[], Awaitable[None]]
+"""Raises when nothing new may start."""
+Journal = Callable[[TurnDelta], Awaitable[None]]
+ToolWatch = Callable[[ToolCall], Awaitable[None]]
+"""Told of each tool call right before it begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How the loop meets a server that does not answer as it should. A pool that can choose another server comes before it."""
+
+    tries: int = 3
+    """Per call, for failures; waiting for a busy or paused server is not one."""
+    delay_s: float = 0.5
+    """Before the second try; doubled for each further one."""
+    max_delay_s: float = 10.0
+    max_wait_s: float = 900.0
+    """For a busy or paused server, per call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """What a handler decides for its trajectories."""
+
+    stop: tuple[str, ...] = ()
+    """Stop strings; the record keeps the tokens, the text is cut."""
+    continue_after_length: bool = False
+    """Whether a turn that was cut at its own budget is told so and followed by another; else the trajectory ends there."""
+    cut_off_text: str = "Your last message was cut off at its limit. Go on, and be brief."
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    call_timeout_s: float = 1800.0
+    """Of one model call, waiting for a place in the server's line included."""
+    allow_biased_logprobs: bool = False
+    """Sample also where the recorded logprobs are not those of the distribution sampled from: validation, never training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEnd:
+    """How the turns ended."""
+
+    stop: StopReason
+    answer: str
+    """The text that is graded."""
+
+
+async def run_agent(
+    job: JobSpec,
+    messages: Sequence[ChatMessage],
+    *,
+    backend: Backend,
+    renderer: Renderer,
+    tools: ToolSet,
+    recorder: TrajectoryRecorder,
+    gate: Gate,
+    journal: Journal | None = None,
+    before_tool: ToolWatch | None = None,
+    active: ActiveTime | None = None,
+    settings: AgentSettings | None = None,
+) -> AgentEnd:
+    """Run one trajectory to its end.
+
+    Args:
+        job: limits, sampling and the parts of every seed and request id.
+        messages: how the dialogue begins.
+        backend: a server, or a pool that looks like one.
+        recorder: empty; holds the trajectory afterwards, whatever happened.
+        gate: passed before every model and tool call.
+        journal: told each finished turn.
+        before_tool: told each tool call before it begins.
+        active: the clock of the job's active time; a wrapper that waits for a server stops it meanwhile.
+
+    Raises:
+        InvalidRequest: this sampling at this server would bias the trainer's ratio.
+        ModelError: the server gave no answer to be believed, tries exhausted.
+        Exception: whatever the gate, a tool or the journal raised.
+    """
+    settings = settings or AgentSettings()
+    caps = await backend.probe()
+    bias = ratio_bias(caps.logprobs_mode, job.template.sampling)
+    if bias and not settings.allow_biased_logprobs:
+        raise InvalidRequest(f"logprobs would not be of the distribution sampled from: {bias}", field="sampling")
+    loop = _AgentLoop(
+        job=job,
+        backend=backend,
+        caps=caps,
+        renderer=renderer,
+        tools=tools,
+        recorder=recorder,
+        gate=gate,
+        journal=journal,
+        before_tool=before_tool,
+        active=active or ActiveTime(job.template.limits.run_active_s),
+        settings=settings,
+    )
+    return await loop.run(messages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spoken:
+    """A turn the model finished, or could not."""
+
+    parsed: ParsedTurn
+    text: str
+    ended: StopReason | None
+    """Why nothing may follow; None = the turn ended as it should."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _AgentLoop:
+    job: JobSpec
+    backend: Backend
+    caps: Caps
+    renderer: Renderer
+    tools: ToolSet
+    recorder: TrajectoryRecorder
+    gate: Gate
+    journal: Journal | None
+    before_tool: ToolWatch | None
+    active: ActiveTime
+    settings: AgentSettings
+    stuck: StuckDetector = field(default_factory=StuckDetector)
+    turns: int = 0
+
+    async def run(self, messages: Sequence[ChatMessage]) -> AgentEnd:
+        for message in messages:
+            self.recorder.add_message(message.role, message.content)
+        prompt = self.renderer.first_prompt(messages, self.tools.schemas())
+        self.recorder.add_prompt(prompt.ids)
+        answer = ""
+        while True:
+            spoken = await self._speak(prompt)
+            if isinstance(spoken, StopReason):
+                return AgentEnd(stop=spoken, answer=answer)
+            answer = spoken.parsed.content
+            self.recorder.add_message("assistant", spoken.text)
+            if spoken.ended is not None:
+                return await self._end(spoken.ended, answer)
+            if spoken.parsed.items:
+                replies, end = await self._use_tools(spoken.parsed)
+            elif self._was_cut():
+                replies, end = [ChatMessage(role="user", content=self.settings.cut_off_text)], None
+            else:
+                return await self._end(StopReason.FINISHED, answer)
+            self.turns += 1
+            for reply in replies:
+                self.recorder.add_message(reply.role, reply.content)
+            if end is None and self.stuck.is_stuck_after(_signature(spoken.parsed, replies)):
+                end = AgentEnd(stop=StopReason.STUCK, answer=answer)
+            if end is None and self.active.left_s <= 0:
+                end = AgentEnd(stop=StopReason.TIME, answer=answer)
+            if end is not None:
+                return await self._end(end.stop, end.answer)
+            prompt = self.renderer.next_prompt(self.recorder.ids, self.recorder.turn_places, replies)
+            self.recorder.add_prompt(prompt.ids, prompt.began)
+            await self._write_journal()
+
+    async def _end(self, stop: StopReason, answer: str) -> AgentEnd:
+        await self._write_journal()
+        return AgentEnd(stop=stop, answer=answer)
+
+    async def _write_journal(self) -> None:
+        if self.journal is not None:
+            await self.journal(self.recorder.take_delta())
+
+    def _was_cut(self) -> bool:
+        return self.recorder.turns[-1].finish != "stop"
+
+    # ---- the model's turn
+
+    async def _speak(self, prompt: Prompt) -> _Spoken | StopReason:
+        """One turn of the model, of as many calls as it takes."""
+        said: list[int] = []
+        part = 0
+        while True:
+            plan = self._plan(len(said))
+            if isinstance(plan, StopReason):
+                return self._spoken(said, prompt, None, plan) if said else plan
+            if self.active.left_s <= 0:
+                return self._spoken(said, prompt, None, StopReason.TIME) if said else StopReason.TIME
+            request = self._request(plan, part)
+            try:
+                result, out_of_time = await self._call(request)
+            except Overlong:
+                return StopReason.CONTEXT
+            if result is None:
+                return self._spoken(said, prompt, None, StopReason.TIME) if said else StopReason.TIME
+            said += result.output_ids
+            if result.output_ids:
+                self.recorder.add_call(result, self._turn_record(request, result))
+            if out_of_time:
+                return self._spoken(said, prompt, result, StopReason.TIME)
+            if result.finish == "abort":
+                part += 1
+                if part == MAX_PARTS:
+                    raise Retryable("aborted", result.server, f"one turn was aborted {part} times")
+                if not result.output_ids:
+                    await self._pause(self.settings.retry.delay_s)
+                continue
+            ended = None
+            if result.finish == "length":
+                total_used = self._plan(len(said), next_turn=True)
+                if not self.settings.continue_after_length or isinstance(total_used, StopReason):
+                    ended = plan.when_used
+            return self._spoken(said, prompt, result, ended)
+
+    def _plan(self, sampled_in_turn: int, *, next_turn: bool = False) -> Budget | StopReason:
+        return plan_call(
+            self.job.template.limits,
+            self.job.template.sampling,
+            turns=self.turns,
+            prompt_tokens=len(self.recorder.ids),
+            sampled_tokens=self.recorder.sampled_tokens,
+            sampled_in_turn=0 if next_turn else sampled_in_turn,
+            max_model_len=self.caps.max_model_len,
+        )
+
+    def _request(self, plan: Budget, part: int) -> GenRequest:
+        job = self.job
+        return GenRequest(
+            request_id=f"{job.job}.{job.attempt}.{self.turns}.{part}",
+            prompt_ids=list(self.recorder.ids),
+            sampling=job.template.sampling,
+            max_tokens=plan.max_tokens,
+            seed=call_seed(job, self.turns, part),
+            stop_token_ids=self.renderer.stop_token_ids,
+            stop=self.settings.stop,
+            priority=job.template.priority,
+            session_id=job.job,
+        )
+
+    def _spoken(self, said: list[int], prompt: Prompt, result: GenResult | None, ended: StopReason | None) -> _Spoken:
+        text = self.renderer.turn_text(said, result.stop_reason if result is not None else None)
+        finish = "stop" if result is not None and result.finish == "stop" else "length"
+        parsed = parse_turn(
+            text, finish=finish, tools=self.tools.parameters(), format=self.renderer.tool_format, in_thought=prompt.in_thought
+        )
+        return _Spoken(parsed, text, ended)
+
+    def _turn_record(self, request: GenRequest, result: GenResult) -> Turn:
+        return Turn(
+            index=len(self.recorder.turns),
+            segment=0,
+            start=0,
+            end=0,
+            finish=result.finish,
+            sampling=replace(request.sampling, max_tokens=request.max_tokens),
+            seed=request.seed,
+            server=result.server,
+            request_id=result.server_request_id,
+            cached_tokens=-1 if result.cached_tokens is None else result.cached_tokens,
+            logprobs_mode=self.caps.logprobs_mode,
+            template=self.renderer.fingerprint,
+            tokenizer=self.renderer.tokenizer.fingerprint,
+            model_s=result.seconds,
+        )
+
+    async def _call(self, request: GenRequest) -> tuple[GenResult | None, bool]:
+        """One believed answer, and whether the active time ran out over it; None when it then had none to give."""
+        policy = self.settings.retry
+        tries, failures, waited_s = 0, 0, 0.0
+        while True:
+            await self._pass_gate()
+            name = request.request_id if not tries else f"{request.request_id}.again{tries}"
+            tries += 1
+            try:
+                return await self._call_within_time(replace(request, request_id=name))
+            except (Retryable, InvalidResponse) as error:
+                waits = isinstance(error, Retryable) and error.reason in ("busy", "engine_paused")
+                failures += not waits
+                if failures >= policy.tries or waited_s >= policy.max_wait_s:
+                    raise
+                delay_s = min(policy.delay_s * 2 ** max(0, failures - 1), policy.max_delay_s)
+                if isinstance(error, Retryable) and error.retry_after_s is not None:
+                    delay_s = min(error.retry_after_s, policy.max_delay_s)
+                waited_s += delay_s if waits else 0.0
+                await self._pause(delay_s)
+
+    async def _pause(self, delay_s: float) -> None:
+        with self.active.waiting():
+            await asyncio.sleep(delay_s)
+
+    async def _call_within_time(self, request: GenRequest) -> tuple[GenResult | None, bool]:
+        """The call, ended by id when the active time is over, so that what it has comes back."""
+        call = asyncio.create_task(
+            self.backend.generate(request, timeout_s=self.settings.call_timeout_s), name=f"model call {request.request_id}"
+        )
+        try:
+            # Time that the backend spends waiting for a place is not active: look again until it is really used up.
+            while not call.done() and (left_s := self.active.left_s) > 0:
+                await asyncio.wait((call,), timeout=left_s)
+            if call.done():
+                return call.result(), False
+            async with asyncio.timeout(ABORT_GRACE_S):
+                await self.backend.abort(request.request_id)
+                return await asyncio.shield(call), True
+        except TimeoutError:
+            return None, True
+        except ModelError:
+            if self.active.left_s > 0:
+                raise
+            return None, True
+        finally:
+            if not call.done():
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+
+    async def _pass_gate(self) -> None:
+        with self.active.waiting():
+            await self.gate()
+
+    # ---- the environment's turn
+
+    async def _use_tools(self, parsed: ParsedTurn) -> tuple[list[ChatMessage], AgentEnd | None]:
+        """Answer every call of a turn, in order, each fault told."""
+        replies: list[ChatMessage] = []
+        errors = 0
+        end: AgentEnd | None = None
+        started = time.monotonic()
+        for number, item in enumerate(parsed.items):
+            text, is_fault, result = await self._answer(item, number)
+            errors += is_fault
+            replies.append(ChatMessage(role="tool", content=text))
+            if result is not None and result.ends:
+                end = AgentEnd(stop=StopReason.FINISHED, answer=result.answer)
+                break
+            if self.active.left_s <= 0:
+                end = AgentEnd(stop=StopReason.TIME, answer=parsed.content)
+                break
+        self.recorder.end_turn(tools_s=time.monotonic() - started, tool_calls=len(parsed.items), tool_errors=errors)
+        return replies, end
+
+    async def _answer(self, item: ToolCall | CallError, number: int) -> tuple[str, bool, ToolResult | None]:
+        """What the model is told, whether the call was at fault, and the tool's result if it was run."""
+        if isinstance(item, CallError):
+            return f"error: {item.message}", True, None
+        if number >= MAX_CALLS_A_TURN:
+            return f"error: not run: at most {MAX_CALLS_A_TURN} calls a turn", True, None
+        complaint = self.tools.complaint(item.name, item.arguments)
+        if complaint:
+            return f"error: {complaint}", True, None
+        await self._pass_gate()
+        if self.before_tool is not None:
+            await self.before_tool(item)
+        limits = self.job.template.limits
+        timeout_s = max(0.0, min(limits.tool_timeout_s, self.active.left_s))
+        try:
+            async with asyncio.timeout(timeout_s + TOOL_GRACE_S) as guard:
+                result = await self.tools[item.name](item.arguments, timeout_s=timeout_s)
+        except TimeoutError as error:
+            if guard.expired():
+                raise ToolOverran(item.name, timeout_s + TOOL_GRACE_S) from error
+            raise
+        return cut_observation(self.renderer.tokenizer, result.text, limits.max_observation_tokens), False, result
+
+
+def _signature(parsed: ParsedTurn, replies: Sequence[ChatMessage]) -> str:
+    """A turn as the stuck detector sees it: what was called and what came of it."""
+    return repr([(item, reply.content) for item, reply in zip(parsed.items, replies, strict=False)] or parsed.content)

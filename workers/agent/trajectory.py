@@ -1,0 +1,266 @@
+"""The record of one trajectory, append-only.
+
+Invariants (promises 5 and 6 of the design):
+  1. Ids and logprobs are stored as they came. Nothing that was recorded is changed or taken back.
+  2. In each segment ids, sampled mask, loss mask and logprobs have one length.
+  3. `sampled_mask` is 1 exactly on what was sampled in the segment; logprobs are finite exactly there, NaN elsewhere.
+  4. Version spans cover exactly the sampled tokens, in order.
+  5. A prompt that begins with all that is recorded extends the segment; any other begins a new one, which says why and what it shares.
+  6. The deltas handed to the journal, put together again, are the trajectory.
+
+Legend for array shapes: T tokens of one segment.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeline.messages import F32, U8, U32, ChatMessage, Json, Segment, StopReason, Trajectory, Turn, VersionSpan
+from workers.agent.renderer import first_difference
+from workers.llm.backend import GenResult
+
+NAN = float("nan")
+PROMPT_DIVERGED = "prompt_diverged"
+"""A renderer's prompt did not begin with what was recorded, and it did not say why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentDelta:
+    """What was appended to one segment."""
+
+    segment: int
+    at: int
+    """Length of the segment before."""
+    token_ids: U32
+    sampled_mask: U8
+    loss_mask: U8
+    logprobs: F32
+    versions: tuple[VersionSpan, ...]
+    """All spans of the segment that begin or grew in this delta."""
+    began: str = "start"
+    parent: int = -1
+    fork: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDelta:
+    """What one turn added to a trajectory: the unit of the journal."""
+
+    index: int
+    """How many deltas came before."""
+    segments: tuple[SegmentDelta, ...]
+    turns: tuple[Turn, ...]
+    messages: tuple[ChatMessage, ...]
+
+
+class _OpenSegment:
+    """A segment that grows."""
+
+    def __init__(self, began: str, parent: int, fork: int) -> None:
+        self.began, self.parent, self.fork = began, parent, fork
+        self.ids: list[int] = []
+        self.sampled = bytearray()
+        self.loss = bytearray()
+        self.logprobs = array("f")
+        self.versions: list[VersionSpan] = []
+        self.turns: list[tuple[int, int]] = []
+        self.journalled = 0
+
+    def add_context(self, ids: Sequence[int]) -> None:
+        self.ids.extend(ids)
+        self.sampled.extend(bytes(len(ids)))
+        self.loss.extend(bytes(len(ids)))
+        self.logprobs.extend([NAN] * len(ids))
+
+    def add_sampled(self, ids: Sequence[int], logprobs: Sequence[float], *, train: bool) -> None:
+        self.ids.extend(ids)
+        self.sampled.extend(b"\x01" * len(ids))
+        self.loss.extend((b"\x01" if train else b"\x00") * len(ids))
+        self.logprobs.extend(logprobs)
+
+    def add_version(self, span: VersionSpan) -> None:
+        last = self.versions[-1] if self.versions else None
+        if last is not None and last.version == span.version and last.end == span.start:
+            self.versions[-1] = replace(last, end=span.end)
+        elif span.end > span.start:
+            self.versions.append(span)
+
+    def freeze(self) -> Segment:
+        return Segment(
+            token_ids=np.array(self.ids, dtype="<u4"),
+            sampled_mask=np.frombuffer(bytes(self.sampled), dtype=np.uint8),
+            loss_mask=np.frombuffer(bytes(self.loss), dtype=np.uint8),
+            logprobs=np.array(self.logprobs, dtype="<f4"),
+            versions=tuple(self.versions),
+            began=self.began,
+            parent=self.parent,
+            fork=self.fork,
+        )
+
+    def delta(self, index: int) -> SegmentDelta:
+        at = self.journalled
+        self.journalled = len(self.ids)
+        return SegmentDelta(
+            segment=index,
+            at=at,
+            token_ids=np.array(self.ids[at:], dtype="<u4"),
+            sampled_mask=np.frombuffer(bytes(self.sampled[at:]), dtype=np.uint8),
+            loss_mask=np.frombuffer(bytes(self.loss[at:]), dtype=np.uint8),
+            logprobs=np.array(self.logprobs[at:], dtype="<f4"),
+            versions=tuple(span for span in self.versions if span.end > at),
+            began=self.began,
+            parent=self.parent,
+            fork=self.fork,
+        )
+
+
+class TrajectoryRecorder:
+    """Records while the agent runs; can be turned into a `Trajectory` at any moment, also after an error."""
+
+    def __init__(self) -> None:
+        self._segments: list[_OpenSegment] = []
+        self._turns: list[Turn] = []
+        self._messages: list[ChatMessage] = []
+        self._n_journalled = 0
+        self._turns_journalled = 0
+        self._messages_journalled = 0
+
+    # ---- what is there
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """Ids of the segment that grows; the next prompt begins with them. Not to be changed."""
+        return self._segments[-1].ids if self._segments else ()
+
+    @property
+    def turn_places(self) -> Sequence[tuple[int, int]]:
+        """Where in the growing segment the model's turns stand."""
+        return self._segments[-1].turns if self._segments else ()
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """Model calls so far."""
+        return self._turns
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Sampled so far, over all segments."""
+        return sum(segment.sampled.count(1) for segment in self._segments)
+
+    # ---- recording
+
+    def add_prompt(self, ids: Sequence[int], began: str = "") -> None:
+        """Take the prompt of the next call.
+
+        Args:
+            ids: the whole prompt.
+            began: why it breaks with what is recorded, if it does.
+        """
+        if not self._segments:
+            self._segments.append(_OpenSegment("start", -1, 0))
+            self._segments[-1].add_context(ids)
+            return
+        recorded = self._segments[-1].ids
+        fork = first_difference(recorded, ids)
+        if fork is None:
+            self._segments[-1].add_context(ids[len(recorded) :])
+            return
+        self._segments.append(_OpenSegment(began or PROMPT_DIVERGED, len(self._segments) - 1, fork))
+        self._segments[-1].add_context(ids)
+
+    def add_call(self, result: GenResult, turn: Turn, *, train: bool = True) -> None:
+        """Take what a call sampled.
+
+        Args:
+            turn: its record; `segment`, `start` and `end` are set here.
+            train: whether its tokens may enter the loss.
+        """
+        segment = self._segments[-1]
+        start, end = len(segment.ids), len(segment.ids) + len(result.output_ids)
+        segment.add_sampled(result.output_ids, result.logprobs, train=train)
+        for span in result.spans:
+            segment.add_version(VersionSpan(version=span.version, start=start + span.start, end=start + span.end))
+        if segment.turns and segment.turns[-1][1] == start:
+            segment.turns[-1] = (segment.turns[-1][0], end)
+        else:
+            segment.turns.append((start, end))
+        self._turns.append(replace(turn, segment=len(self._segments) - 1, start=start, end=end))
+
+    def end_turn(self, *, tools_s: float, tool_calls: int, tool_errors: int) -> None:
+        """Complete the last call's record with what the environment did."""
+        self._turns[-1] = replace(self._turns[-1], tools_s=tools_s, tool_calls=tool_calls, tool_errors=tool_errors)
+
+    def add_message(self, role: str, content: str) -> None:
+        """Keep a line of the dialogue for people."""
+        self._messages.append(ChatMessage(role=role, content=content))
+
+    # ---- giving away
+
+    def take_delta(self) -> TurnDelta:
+        """What was added since the last delta."""
+        delta = TurnDelta(
+            index=self._n_journalled,
+            segments=tuple(segment.delta(index) for index, segment in enumerate(self._segments) if segment.journalled < len(segment.ids)),
+            turns=tuple(self._turns[self._turns_journalled :]),
+            messages=tuple(self._messages[self._messages_journalled :]),
+        )
+        self._n_journalled += 1
+        self._turns_journalled, self._messages_journalled = len(self._turns), len(self._messages)
+        return delta
+
+    def trajectory(self, stop: StopReason, *, answer: str = "", extra: Json | None = None) -> Trajectory:
+        """All of it, as it stands."""
+        return Trajectory(
+            segments=tuple(segment.freeze() for segment in self._segments),
+            turns=tuple(self._turns),
+            stop=stop,
+            messages=tuple(self._messages),
+            answer=answer,
+            extra=dict(extra or {}),
+        )
+
+    @classmethod
+    def replay(cls, deltas: Iterable[TurnDelta]) -> TrajectoryRecorder:
+        """The recorder that gave these deltas, at the last of them.
+
+        Raises:
+            ValueError: one is missing, doubled or out of order.
+        """
+        recorder = cls()
+        for delta in deltas:
+            if delta.index != recorder._n_journalled:
+                raise ValueError(f"expected delta {recorder._n_journalled} of the journal, got {delta.index}")
+            for part in delta.segments:
+                recorder._append(part)
+            for turn in delta.turns:
+                places = recorder._segments[turn.segment].turns
+                if places and places[-1][1] == turn.start:
+                    places[-1] = (places[-1][0], turn.end)
+                elif turn.end > turn.start:
+                    places.append((turn.start, turn.end))
+            recorder._turns.extend(delta.turns)
+            recorder._messages.extend(delta.messages)
+            recorder._n_journalled += 1
+            recorder._turns_journalled, recorder._messages_journalled = len(recorder._turns), len(recorder._messages)
+        return recorder
+
+    def _append(self, part: SegmentDelta) -> None:
+        if part.segment == len(self._segments):
+            self._segments.append(_OpenSegment(part.began, part.parent, part.fork))
+        if part.segment != len(self._segments) - 1 or part.at != len(self._segments[-1].ids):
+            raise ValueError(f"delta of segment {part.segment} at {part.at} does not continue what is there")
+        segment = self._segments[-1]
+        segment.ids.extend(part.token_ids.tolist())
+        segment.sampled.extend(part.sampled_mask.tobytes())
+        segment.loss.extend(part.loss_mask.tobytes())
+        segment.logprobs.extend(part.logprobs.tolist())
+        for span in part.versions:
+            if segment.versions and segment.versions[-1].start == span.start:
+                segment.versions[-1] = span
+            else:
+                segment.versions.append(span)
+        segment.journalled = len(segment.ids)

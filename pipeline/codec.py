@@ -92,8 +92,7 @@ def _unpack(body: bytes) -> dict[str, object]:
 
 
 def _to_map(record: object) -> dict[str, object]:
-    cls: Hashable = type(record)
-    return {name: getattr(record, name) for name in _field_names(cls)}
+    return {name: getattr(record, name) for name in _field_names(typing.cast(Hashable, type(record)))}
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,8 @@ Invariants:
      fenced (another attempt has it). Only the script that says so frees the slot.
   2. Redis away is waited for: finished work is held in its slot and settles on return; no new work is claimed meanwhile, since no slot is free.
   3. One bad entry or job hurts itself only: batches that fail are tried one by one, and what still fails is a dead letter.
-  4. Stopping has two steps. `stop` set: nothing more is claimed. After `grace_s` what still runs is cancelled and handed back at once, uncounted.
+  4. Stopping has two steps. `stop` set: nothing more is claimed. After `grace_s`, or when `hurry` is set, what still runs is cancelled and handed
+     back at once, uncounted.
 
 A stage gives a `Work`: an async function of a `JobControl` that returns an `End`. What it raises is turned into an `End` by the stage itself
 (`workers/stages`); here an unknown exception is a failed attempt.
@@ -14,6 +15,7 @@ A stage gives a `Work`: an async function of a `JobControl` that returns an `End
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -80,7 +82,6 @@ class JobControl:
         self.held = held
         self.cancel_reason = ""
         self.lease_lost = False
-        self.draining = False
         self.started_s = time.monotonic()
         self.task: asyncio.Task[None] | None = None
         self._consumer = consumer
@@ -251,8 +252,8 @@ class Consumer:
         """Seconds since Redis last answered a lease renewal."""
         return self._keeper.contact_age_s
 
-    async def run(self, stop: asyncio.Event, *, grace_s: float) -> None:
-        """Serves until `stop` is set, then drains within `grace_s`.
+    async def run(self, stop: asyncio.Event, *, hurry: asyncio.Event, grace_s: float) -> None:
+        """Serves until `stop` is set, then drains within `grace_s`, or until `hurry` is set.
 
         The name must be held (`scripts.take_name`).
 
@@ -272,15 +273,23 @@ class Consumer:
                 async with asyncio.timeout(None) as drain, asyncio.TaskGroup() as jobs:
                     await self._claim_loop(stop, jobs)
                     log.info("draining", consumer=self._consumer, running=len(self._held), grace_s=grace_s)
-                    drain.reschedule(asyncio.get_running_loop().time() + grace_s)
-                    for control in self._held.values():
-                        control.draining = True
+                    now_s = asyncio.get_running_loop().time()
+                    drain.reschedule(now_s + (0 if hurry.is_set() else grace_s))
+                    tasks.create_task(self._hurry(hurry, drain), name=f"hurry-{self._consumer}")
             except TimeoutError:
                 log.info("handing_back", consumer=self._consumer, running=len(self._held))
             await self._drained()
+            hurry.set()
             flush_stop.set()
             tail_stop.set()
             self._flush.set()
+
+    @staticmethod
+    async def _hurry(hurry: asyncio.Event, drain: asyncio.Timeout) -> None:
+        await hurry.wait()
+        if not drain.expired():
+            with contextlib.suppress(RuntimeError):  # the drain is over already
+                drain.reschedule(asyncio.get_running_loop().time())
 
     async def journal(self, turn: JournalTurn) -> str:
         """Queues a turn for the next batch; returns the script's word for it."""

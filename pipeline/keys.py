@@ -29,11 +29,14 @@ Keys of a run, renewed while its trainer is in contact, gone `ttl_ms` after:
     q:<run>[:<class>]   zset    waiting jobs by priority and order · accept
     open:<run>          zset    units (single jobs and groups) without an end -> accepted at · accept, terminal
     s:results:<run>     stream  terminal jobs, closed groups, finished steps · settle; entries deleted on ack
-    steps:<run>         zset    steps -> index · supervisor
-    st:<run>:<k>        hash    one step · supervisor
-    sg:<run>:<k>        hash    group -> its verdict line, of the groups accounted to a step · supervisor
-    p:<run>             zset    reserve of prompts -> place · feed, supervisor
-    pb:<run>            hash    prompt id -> body · feed
+    steps:<run>         zset    steps -> index · open_step
+    st:<run>:<k>        hash    one step; `next` in place of k = counted while none was open · open_step, account, reach
+    sg:<run>:<k>        hash    group -> its verdict line, of the groups accounted to a step · account
+    p:<run>             zset    reserve of prompts -> place, lowest first · push, launch, account, give_up_groups
+    pb:<run>            hash    prompt id -> body, until it is done with · push, account
+    pm:<run>            hash    prompt id -> mark (head of scripts/ledger.lua), of every prompt ever pushed · push, launch, account
+    fly:<run>           zset    groups in flight, until accounted or given up -> launched at, ms · launch, account, give_up_groups
+    ready:<run>         zset    parked groups: informative, but no step had room -> since, ms · account
     tp:<run>:<hash>     string  body of a job template · accept
     done:<run>:<day>    set     tombstones of units that were acked, two days · ack
 
@@ -153,10 +156,10 @@ class Keys:
     def steps(self, run: str) -> str:
         return self.key("steps", run)
 
-    def step(self, run: str, index: int) -> str:
+    def step(self, run: str, index: int | str) -> str:
         return self.key("st", run, index)
 
-    def step_groups(self, run: str, index: int) -> str:
+    def step_groups(self, run: str, index: int | str) -> str:
         return self.key("sg", run, index)
 
     def reserve(self, run: str) -> str:
@@ -164,6 +167,23 @@ class Keys:
 
     def prompt_bodies(self, run: str) -> str:
         return self.key("pb", run)
+
+    def prompt_marks(self, run: str) -> str:
+        return self.key("pm", run)
+
+    def flying(self, run: str) -> str:
+        return self.key("fly", run)
+
+    def parked(self, run: str) -> str:
+        return self.key("ready", run)
+
+    @property
+    def closed(self) -> str:
+        return self.key("z:closed")
+
+    @property
+    def runs(self) -> str:
+        return self.key("runs")
 
     def done(self, run: str, at_ms: int) -> str:
         return self.key("done", run, at_ms // DAY_MS)

@@ -1,1 +1,1 @@
-"""The processes that do the work: stages, handlers, agent, tools, sandboxes, graders, inference backends."""
+"""The processes that do the work: stages, handlers, agent loop, sandboxes, model servers, graders."""

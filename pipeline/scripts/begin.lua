@@ -16,10 +16,9 @@ for i = 6, #ARGV, 4 do
     out[#out + 1] = {'usurped'}
   else
     local h = hash(key, 'st', 'stage', 'src', 'eid', 'att', 'own', 'nonce', 'run', 'grp', 'n', 'task', 'cls', 'tpl', 'draw', 'b.init', 'b.run', 't',
-      'failed', 'lost', 'node', 'cx', 'pv', 'inc')
+      'failed', 'lost', 'node', 'cx', 'pv', 'inc', 'dl')
     local current = h.st and h.eid == eid and h.src == short
     if current and h.st == 'ready' then
-      local deadline = tonumber(call('ZSCORE', P .. 'z:deadline', job) or '0')
       if run_cx[h.run] == nil then run_cx[h.run] = call('HGET', run_key(h.run), 'cx') or false end
       if h.cx or run_cx[h.run] then
         drop_entry(stream, stage, eid)
@@ -28,14 +27,13 @@ for i = 6, #ARGV, 4 do
       else
         local att = tonumber(h.att) + 1
         call('HSET', key, 'st', 'running', 'own', own, 'nonce', nonce, 'att', att, 'at.' .. stage, NOW)
-        if stage == 'run' and h.grp ~= '' then call('HINCRBY', group_key(h.grp), 'begun', 1) end
+        if stage == 'run' and h.grp ~= '' then count(group_key(h.grp), 'begun', 1) end
         if stage == 'init' then classes[h.cls or 'none'] = true end
-        out[#out + 1] = {'ok', att, h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.t, deadline, h.failed, h.lost, h.node or '', h.pv or '',
+        out[#out + 1] = {'ok', att, h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.t, h.dl or '0', h.failed, h.lost, h.node or '', h.pv or '',
           h.inc or '0'}
       end
     elseif current and h.st == 'running' and h.own == own and h.nonce == nonce then
-      local deadline = tonumber(call('ZSCORE', P .. 'z:deadline', job) or '0')
-      out[#out + 1] = {'ok', tonumber(h.att), h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.t, deadline, h.failed, h.lost, h.node or '',
+      out[#out + 1] = {'ok', tonumber(h.att), h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.t, h.dl or '0', h.failed, h.lost, h.node or '',
         h.pv or '', h.inc or '0'}
     elseif current and h.st == 'running' then
       out[#out + 1] = {'held'}

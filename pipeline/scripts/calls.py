@@ -274,9 +274,13 @@ class Scripts:
         failpoint("take_name")
         return None if reply[0] == b"ok" else (_text(reply[1]), _int(reply[2]) / 1000)
 
-    async def drop_name(self, consumer: str, boot: str, stage: Stage, streams: Sequence[str]) -> int:
-        """Gives a name up after a clean stop; returns how many empty consumers were deleted."""
-        return _int((await self.run_script("drop_name", consumer, boot, stage.value, *streams))[0])
+    async def drop_name(self, consumer: str, boot: str) -> bool:
+        """Gives a name up after a clean stop; False when it was not ours."""
+        return _int((await self.run_script("drop_name", consumer, boot))[0]) == 1
+
+    async def drop_consumer(self, stream: str, stage: Stage, consumer: str) -> bool:
+        """Deletes a consumer whose name nobody holds and that has nothing pending."""
+        return _int((await self.run_script("drop_consumer", stream, stage.value, consumer))[0]) == 1
 
     async def beat_node(self, node: str, epoch: str, *, live_ms: int, reads_lane: bool, leaving: bool = False) -> None:
         """Says that a node is alive, and that its lane is read."""
@@ -375,4 +379,4 @@ def _text(value: object) -> str:
 
 
 def _int(value: object) -> int:
-    return int(float(cast(bytes, value))) if isinstance(value, bytes) and b"." in value else int(cast(bytes, value))
+    return int(float(value)) if isinstance(value, bytes) and b"." in value else int(cast(bytes, value))

@@ -15,7 +15,7 @@ for i = 4, #ARGV, 8 do
     out[#out + 1] = 'fenced'
   else
     drop_entry(P .. short, stage, eid)
-    call('UNLINK', body_key(job, att, 'turns'))
+    unlink(body_key(job, att, 'turns'))
     local to = retry ~= '' and retry or retry_stage(h)
     if h.cx then
       terminal(job, h, {out = h.cx == 'deadline' and 'expired' or 'cancelled', why = h.cx})

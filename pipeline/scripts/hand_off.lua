@@ -16,16 +16,15 @@ for i = 3, #ARGV, 8 do
     out[#out + 1] = 'cx:' .. h.cx
   else
     drop_entry(P .. short, stage, eid)
-    call('HSET', key, 'handed.' .. stage, eid .. '/' .. att)
     if node ~= '' and call('HGET', P .. 'n:' .. node .. ':run', 'epoch') ~= epoch then
+      call('HSET', key, 'handed.' .. stage, eid .. '/' .. att)
       requeue(job, h, stage, 0)
       out[#out + 1] = 'node_gone'
     else
       call('SET', body_key(job, att, stage), body, 'PX', ttl)
-      call('HSET', key, 'b.' .. stage, att, 'ms.' .. stage, ms, 'node', node, 'epoch', epoch)
-      h.node = node
-      make_ready(job, h, NEXT[stage], NEXT[stage] == 'run' and node or nil)
-      if stage == 'run' then call('UNLINK', body_key(job, att, 'turns')) end
+      make_ready(job, h, NEXT[stage], NEXT[stage] == 'run' and node or nil, 'handed.' .. stage, eid .. '/' .. att, 'b.' .. stage, att,
+        'ms.' .. stage, ms, 'node', node, 'epoch', epoch)
+      if stage == 'run' then unlink(body_key(job, att, 'turns')) end
       out[#out + 1] = 'ok'
     end
   end

@@ -8,11 +8,9 @@ for i = 2, #ARGV, 4 do
   local h = hash(job_key(job), 'st', 'att', 'cx', 'run')
   if h.st == 'running' and h.att == att then
     local key = body_key(job, att, 'turns')
-    local have = call('LLEN', key)
-    if have == index then
-      call('RPUSH', key, ARGV[i + 3])
-      if index == 0 then call('PEXPIRE', key, tonumber(ARGV[1])) end
-    end
+    local have = call('RPUSH', key, ARGV[i + 3])
+    if have ~= index + 1 then call('RPOP', key) end
+    if have == 1 then call('PEXPIRE', key, tonumber(ARGV[1])) end
     out[#out + 1] = h.cx or 1
   else
     out[#out + 1] = 0

@@ -49,19 +49,42 @@ local function holds_name(consumer, boot, lock_ms)
   return true
 end
 
+-- What a batch does to shared keys is gathered and done once at the end of the script (`settle_up`, called by the loader after the body):
+-- a call into the server costs more than its work. Nothing here is read again within the same script.
+local dropped, counted, unlinked, undated, told = {}, {}, {}, {}, {}
 local function drop_entry(stream, group, eid)
   if eid and eid ~= '' then
-    redis.pcall('XACK', stream, group, eid)
-    redis.pcall('XDEL', stream, eid)
+    local d = dropped[stream] or {group = group}
+    d[#d + 1] = eid
+    dropped[stream] = d
   end
 end
+local function count(key, field, by)
+  local c = counted[key] or {}
+  c[field] = (c[field] or 0) + by
+  counted[key] = c
+end
+local function unlink(key) unlinked[#unlinked + 1] = key end
+local function settle_up()
+  for stream, d in pairs(dropped) do
+    redis.pcall('XACK', stream, d.group, unpack(d))
+    redis.pcall('XDEL', stream, unpack(d))
+  end
+  for key, fields in pairs(counted) do
+    for field, by in pairs(fields) do if by ~= 0 then call('HINCRBY', key, field, by) end end
+  end
+  if #unlinked > 0 then call('UNLINK', unpack(unlinked)) end
+  if #undated > 0 then call('ZREM', P .. 'z:deadline', unpack(undated)) end
+  for run in pairs(told) do call('PEXPIRE', P .. 's:results:' .. run, tonumber(call('HGET', P .. 'r:' .. run, 'ttl_ms') or '604800000')) end
+  dropped, counted, unlinked, undated, told = {}, {}, {}, {}, {}
+end
 
--- A job becomes claimable: one new entry with a readable header.
-local function make_ready(job, h, stage, node)
+-- A job becomes claimable: one new entry with a readable header. More fields for the job's hash may follow.
+local function make_ready(job, h, stage, node, ...)
   local stream = stage_stream(stage, h.cls, node)
   local eid = call('XADD', stream, '*', 'job', job, 'run', h.run, 'grp', h.grp or '', 'n', h.n or '0', 'task', h.task or '',
     'stage', stage, 'att', h.att or '0', 'ts', NOW)
-  call('HSET', job_key(job), 'st', 'ready', 'stage', stage, 'src', string.sub(stream, #P + 1), 'eid', eid, 'own', '')
+  call('HSET', job_key(job), 'st', 'ready', 'stage', stage, 'src', string.sub(stream, #P + 1), 'eid', eid, 'own', '', ...)
   return eid
 end
 
@@ -70,7 +93,7 @@ local function requeue(job, h, stage, delay_ms)
   if stage == 'init' and h.stage ~= 'init' then
     for _, name in ipairs({'b.init', 'b.run'}) do
       local att = call('HGET', job_key(job), name)
-      if att then call('UNLINK', body_key(job, att, string.sub(name, 3))) end
+      if att then unlink(body_key(job, att, string.sub(name, 3))) end
     end
     call('HDEL', job_key(job), 'b.init', 'b.run', 'node', 'epoch')
     h.node = nil
@@ -91,9 +114,9 @@ end
 
 -- Called after a member was added: the first one gives the member hash its expiry, the last one closes the group.
 local function close_group_if_full(grp, run)
+  local n = call('HLEN', group_key(grp) .. ':m')
   local g = hash(group_key(grp), 'want', 'st', 'prompt')
   if g.st ~= 'open' then return end
-  local n = call('HLEN', group_key(grp) .. ':m')
   if n == 1 then call('PEXPIRE', group_key(grp) .. ':m', math.max(1, call('PTTL', group_key(grp)))) end
   if n < tonumber(g.want) then return end
   call('HSET', group_key(grp), 'st', 'closed', 'closed', NOW)
@@ -103,25 +126,25 @@ local function close_group_if_full(grp, run)
 end
 
 -- Promise 1 and 3: the terminal record, the fan-in into the group and the counters are one step.
--- r: out, why, rew, comps, stop, sampled, total, turns, v0, v1 (all text)
-local function terminal(job, h, r)
-  local key, run = job_key(job), h.run
-  local b = hash(key, 'b.run', 'b.eval', 'ms.init', 'ms.run', 'ms.eval', 't', 'res', 'inc')
+-- h: from `hash` with st, stage, run, grp, n, task, att; with `loaded` set also what `TERMINAL_FIELDS` names.
+-- r: out, why, rew, comps, stop, sampled, total, turns, v0, v1 (all text). More fields for the job's hash may follow.
+local TERMINAL_FIELDS = {'b.run', 'b.eval', 'ms.init', 'ms.run', 'ms.eval', 't', 'res', 'inc'}
+local function terminal(job, h, r, ...)
+  local key, run, b = job_key(job), h.run, h
+  if not h.loaded then b = hash(key, unpack(TERMINAL_FIELDS)) end
   local grp = h.grp or ''
   local rid = call('XADD', results_key(run), '*', 'kind', 'job', 'job', job, 'run', run, 'grp', grp, 'n', h.n or '0', 'task', h.task or '',
     'out', r.out, 'why', r.why or '', 'rew', r.rew or '', 'comps', r.comps or '', 'stop', r.stop or '', 'att', h.att or '0',
     'ra', b['b.run'] or '0', 'ea', b['b.eval'] or '0', 'sampled', r.sampled or '0', 'total', r.total or '0', 'turns', r.turns or '0',
     'v0', r.v0 or '', 'v1', r.v1 or '', 'init_ms', b['ms.init'] or '0', 'run_ms', b['ms.run'] or '0', 'eval_ms', b['ms.eval'] or '0',
     'all_ms', NOW - tonumber(b.t or NOW), 'inc', b.inc or '0', 'stage', h.stage or '')
-  call('HSET', key, 'st', 'done', 'out', r.out, 'why', r.why or '', 'rid', rid, 'eid', '', 'own', '', 'done', NOW)
+  call('HSET', key, 'st', 'done', 'out', r.out, 'why', r.why or '', 'rid', rid, 'eid', '', 'own', '', 'done', NOW, ...)
   local rk = run_key(run)
-  local ttl = tonumber(call('HGET', rk, 'ttl_ms') or '604800000')
-  call('PEXPIRE', key, ttl)
-  call('PEXPIRE', results_key(run), ttl)
-  call('ZREM', P .. 'z:deadline', job)
-  call('HINCRBY', rk, 'inflight', -1)
-  call('HINCRBY', rk, 'out.' .. r.out, 1)
-  if b.res then call('HINCRBY', KEYS[1], 'reserved', -tonumber(b.res)) end
+  told[run] = true
+  undated[#undated + 1] = job
+  count(rk, 'inflight', -1)
+  count(rk, 'out.' .. r.out, 1)
+  if b.res then count(KEYS[1], 'reserved', -tonumber(b.res)) end
   if grp == '' then
     call('ZREM', open_key(run), job)
   else
@@ -204,7 +227,7 @@ local function accept_unit(c, unit, members, prompt_body, prompt_id, draw, versi
     local key = job_key(job)
     call('HSET', key, 'v', '1', 'run', c.run, 'inc', c.inc, 'grp', members == 0 and '' or unit, 'n', m, 'draw', draw, 'task', c.task,
       'cls', c.cls, 'tpl', c.tpl, 'st', 'waiting', 'stage', 'init', 'att', 0, 'failed', 0, 'lost', 0, 'mf', c.mf, 'ml', c.ml, 'res', c.res,
-      't', NOW, 'pv', version, 'recovery', c.recovery)
+      't', NOW, 'dl', NOW + c.wall_ms, 'pv', version, 'recovery', c.recovery)
     call('PEXPIRE', key, keep_ms)
     queued[#queued + 1] = base + last - n + 1 + m
     queued[#queued + 1] = job
@@ -219,8 +242,8 @@ local function accept_unit(c, unit, members, prompt_body, prompt_id, draw, versi
   call('ZADD', open_key(c.run), NOW, unit)
   call('ZADD', queue, unpack(queued))
   call('ZADD', P .. 'z:deadline', unpack(deadlines))
-  call('HINCRBY', KEYS[1], 'reserved', c.res * n)
-  call('HINCRBY', rk, 'accepted', n)
+  count(KEYS[1], 'reserved', c.res * n)
+  count(rk, 'accepted', n)
   if call('HSETNX', rk, class_key('listed', c.cls), 1) == 1 then call('RPUSH', class_key(P .. 'active', c.cls), c.run) end
 end
 

@@ -32,7 +32,7 @@ for i = 7, #ARGV, 4 do
     drop_entry(stream, stage, eid)
     local turns = body_key(job, h.att, 'turns')
     if h.cx then
-      call('UNLINK', turns)
+      unlink(turns)
       terminal(job, h, {out = h.cx == 'deadline' and 'expired' or 'cancelled', why = h.cx})
       out[#out + 1] = 'ended'
     elseif h.stage == 'run' and h.recovery == 'salvage_partial' and call('EXISTS', turns) == 1 then
@@ -41,7 +41,7 @@ for i = 7, #ARGV, 4 do
       make_ready(job, h, 'eval')
       out[#out + 1] = 'salvaged'
     else
-      call('UNLINK', turns)
+      unlink(turns)
       local lost = call('HINCRBY', key, 'lost', 1)
       h.lost = tostring(lost)
       if lost > tonumber(h.ml) then

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import re
 from functools import lru_cache
 from importlib.resources import files
-from typing import cast
+from typing import Any, cast
 
 import redis
 
@@ -30,11 +31,16 @@ class OutOfMemory(BrokerError):
 
 @lru_cache(maxsize=64)
 def source(name: str) -> str:
-    """Text of one script as the server gets it: its first line, the common head, its body."""
+    """Text of one script as the server gets it.
+
+    Its first line, the common head, the heads it asks for (`-- needs: <head>`), its body as a function, and then what the head gathered.
+    """
     folder = files("pipeline.scripts")
     text = (folder / f"{name}.lua").read_text(encoding="utf-8")
     first, rest = text.split("\n", 1)
-    return "\n".join((first, (folder / "lib.lua").read_text(encoding="utf-8"), rest))
+    heads = ["lib", *re.findall(r"^-- needs: (\w+)$", rest, re.MULTILINE)]
+    texts = ((folder / f"{head}.lua").read_text(encoding="utf-8") for head in heads)
+    return "\n".join((first, *texts, "local function body()", rest, "end", "local reply = body()", "settle_up()", "return reply"))
 
 
 @lru_cache(maxsize=64)
@@ -77,10 +83,10 @@ class ScriptRunner:
 
     async def _once(self, name: str, args: tuple[Arg, ...]) -> list[object]:
         try:
-            return cast(list[object], await self.client.execute_command("EVALSHA", sha(name), 1, self.keys.meta, *args))
+            return cast(list[object], await cast(Any, self.client).execute_command("EVALSHA", sha(name), 1, self.keys.meta, *args))
         except redis.exceptions.NoScriptError:
-            await self.client.execute_command("SCRIPT", "LOAD", source(name))
-            return cast(list[object], await self.client.execute_command("EVALSHA", sha(name), 1, self.keys.meta, *args))
+            await cast(Any, self.client).execute_command("SCRIPT", "LOAD", source(name))
+            return cast(list[object], await cast(Any, self.client).execute_command("EVALSHA", sha(name), 1, self.keys.meta, *args))
 
 
 class ThreadScriptRunner:
@@ -98,9 +104,9 @@ class ThreadScriptRunner:
         """
         try:
             try:
-                return cast(list[object], self.client.execute_command("EVALSHA", sha(name), 1, self.keys.meta, *args))
+                return cast(list[object], cast(Any, self.client).execute_command("EVALSHA", sha(name), 1, self.keys.meta, *args))
             except redis.exceptions.NoScriptError:
-                return cast(list[object], self.client.execute_command("EVAL", source(name), 1, self.keys.meta, *args))
+                return cast(list[object], cast(Any, self.client).execute_command("EVAL", source(name), 1, self.keys.meta, *args))
         except (redis.RedisError, OSError) as error:
             raise _ours(error) from error
 

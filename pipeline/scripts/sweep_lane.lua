@@ -20,6 +20,7 @@ for _, entry in ipairs(call('XRANGE', stream, '-', '+', 'COUNT', tonumber(ARGV[3
     drop_entry(stream, 'run', entry[1])
   end
 end
+settle_up()
 local left = call('XLEN', stream)
 if left == 0 then
   call('DEL', stream)

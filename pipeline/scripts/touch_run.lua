@@ -9,7 +9,8 @@ local rk = run_key(run)
 local ttl = tonumber(call('HGET', rk, 'ttl_ms'))
 call('HSET', rk, 'contact', NOW)
 call('ZADD', P .. 'runs', NOW, run)
-for _, key in ipairs({rk, results_key(run), open_key(run), P .. 'steps:' .. run, P .. 'p:' .. run, P .. 'pb:' .. run, P .. 'servers:' .. run}) do
+for _, key in ipairs({rk, results_key(run), open_key(run), P .. 'steps:' .. run, P .. 'p:' .. run, P .. 'pb:' .. run, P .. 'pm:' .. run,
+  P .. 'fly:' .. run, P .. 'ready:' .. run, P .. 'servers:' .. run}) do
   call('PEXPIRE', key, ttl)
 end
 for _, key in ipairs(call('SMEMBERS', P .. 'classes')) do call('PEXPIRE', queue_key(run, key), ttl) end

@@ -1,0 +1,71 @@
+"""Three stages that do nothing, on the real consumer loop: what the queue itself costs.
+
+Every job reads its spec, hands a body from INIT to RUN, journals one turn, hands a body to EVAL, and is settled with a reward and a body: all that
+a real job asks of the queue, and nothing else. Run as `python -m ops.bench.noop_stages` by the benchmark, one process with all three stages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import uvloop
+
+from pipeline.consumer import End, HandedOff, JobControl, Settled
+from pipeline.keys import Keys
+from pipeline.messages import Outcome, Settlement, Stage
+from pipeline.process import Member, Shutdown, serve_stage
+from pipeline.redis_client import command_client
+from pipeline.scripts import Scripts
+from pipeline.settings import QueueSettings
+from workers.stages.bodies import Bodies
+
+BODY = b"\x00" + bytes(1023)
+
+
+class NoopWork:
+    """The work of one stage."""
+
+    def __init__(self, stage: Stage, bodies: Bodies) -> None:
+        self._stage = stage
+        self._bodies = bodies
+
+    async def __call__(self, control: JobControl) -> End:
+        claim, begun = control.begun.claim, control.begun
+        await self._bodies.spec(begun)
+        control.gate()
+        if self._stage is Stage.INIT:
+            return HandedOff(BODY)
+        keys = self._bodies.keys
+        if self._stage is Stage.RUN:
+            await self._bodies.get(keys.body(claim.job, begun.init_attempt, "init"))
+            await control.journal(0, BODY)
+            return HandedOff(BODY)
+        await self._bodies.get(keys.body(claim.job, begun.run_attempt, "run"))
+        settlement = Settlement(outcome=Outcome.OK, reward=float(claim.member % 2), stop="finished", sampled_tokens=100, total_tokens=200, turns=1)
+        return Settled(settlement, BODY, "eval")
+
+
+async def serve_all(queue: QueueSettings, *, node: str, slots: int, shutdown: Shutdown) -> None:
+    """All three stages in this process, until it is shut down."""
+    client = command_client(queue)
+    async with asyncio.TaskGroup() as tasks:
+        for stage in Stage:
+            member = Member(stage=stage, node=node, slots=slots)
+
+            def work_of(keys: Keys, scripts: Scripts, stage: Stage = stage) -> NoopWork:
+                return NoopWork(stage, Bodies(client, keys))
+
+            tasks.create_task(serve_stage(queue, member, client, shutdown, work_of), name=stage.value)
+    await client.aclose()
+
+
+async def main() -> None:
+    """`python -m ops.bench.noop_stages NODE SLOTS`; the queue comes from the environment."""
+    shutdown = Shutdown()
+    shutdown.on_signals()
+    await serve_all(QueueSettings.load(), node=sys.argv[1], slots=int(sys.argv[2]), shutdown=shutdown)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

@@ -1,0 +1,150 @@
+"""Processes that one process starts and answers for.
+
+Invariants:
+  1. Every child ends with this process, however it ends: each holds a pipe whose other end only we have (`pipeline.process.Shutdown`).
+  2. Only children are ever signalled, by the handle the system gave for them, never by name or a number read from somewhere.
+  3. What a child prints goes to its own log file; a child that ends unasked is reported with the last lines of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.process import PARENT_FD
+
+TAIL_LINES = 25
+TAIL_BYTES = 16_384
+
+
+@dataclass(slots=True)
+class Child:
+    """One child and how it stands."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    started_s: float
+    asked_to_stop: bool = False
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self.process.poll()
+
+
+class ChildEnded(Exception):
+    """A child ended that should run; carries the end of its log."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.tail = log_tail(child.log)
+        super().__init__(f"{child.name} ended with exit code {child.exit_code}; its log: {child.log}")
+
+
+class ChildProcesses:
+    """Starts children, watches them, stops them. A context manager: leaving it stops them all.
+
+    Args:
+        logs: folder for their logs.
+        environment: beside the environment of this process.
+    """
+
+    def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
+        self._logs = logs
+        self._environment = dict(environment)
+        self._children: dict[str, Child] = {}
+        self._pipe_read, self._pipe_write = os.pipe()
+
+    def __enter__(self) -> ChildProcesses:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_all(grace_s=5.0)
+        os.close(self._pipe_write)
+        os.close(self._pipe_read)
+
+    @property
+    def children(self) -> Sequence[Child]:
+        """All that were started."""
+        return tuple(self._children.values())
+
+    def start(self, name: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
+        """Starts `python -m module arguments` under a name of its own."""
+        log = self._logs / f"{name}.log"
+        merged = {**os.environ, **self._environment, **(environment or {}), PARENT_FD: str(self._pipe_read), "PYTHONUNBUFFERED": "1"}
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=merged,
+                pass_fds=(self._pipe_read,),
+                start_new_session=True,
+            )
+        child = Child(name, process, log, time.monotonic())
+        self._children[name] = child
+        return child
+
+    def check(self) -> None:
+        """Looks whether all run.
+
+        Raises:
+            ChildEnded: one does not.
+        """
+        for child in self._children.values():
+            if child.exit_code is not None and not child.asked_to_stop:
+                raise ChildEnded(child)
+
+    async def watch(self) -> None:
+        """Returns never; raises `ChildEnded` soon after a child ended unasked."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self.check()
+            waits = [loop.run_in_executor(None, _wait, child.process, 1.0) for child in self._children.values() if not child.asked_to_stop]
+            if not waits:
+                await asyncio.sleep(1.0)
+                continue
+            done, rest = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.gather(*done, *rest)
+
+    def stop_all(self, *, grace_s: float) -> list[str]:
+        """Asks all children to stop, waits, then kills; returns the names of those that had to be killed."""
+        for child in self._children.values():
+            child.asked_to_stop = True
+            if child.exit_code is None:
+                child.process.send_signal(signal.SIGTERM)
+        deadline_s = time.monotonic() + grace_s
+        killed = []
+        for child in self._children.values():
+            try:
+                child.process.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+                killed.append(child.name)
+        return killed
+
+
+def log_tail(path: Path) -> str:
+    """The last lines of a log."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - TAIL_BYTES))
+        return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
+    return ""
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout_s)

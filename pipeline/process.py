@@ -1,0 +1,213 @@
+"""A process as a member of the queue: it takes its name on every shard, serves one stage there, and leaves in two steps.
+
+    take the name (a dead predecessor's lapses within a lease) -> consumer loop and janitor on each shard -> drain -> give the name up
+
+The slots of a process are shared by its shards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+
+import structlog
+
+from pipeline.consumer import Consumer, Slots, Work
+from pipeline.janitor import Janitor
+from pipeline.keys import Keys
+from pipeline.messages import Stage
+from pipeline.redis_client import AsyncClient, reader_client
+from pipeline.scripts import Scripts
+from pipeline.settings import QueueSettings
+from pipeline.streams import BLOCK_S, StreamReader
+
+log = structlog.get_logger(__name__)
+
+PARENT_FD = "ROLLSTREAM_PARENT_FD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """Who a process is in the queue."""
+
+    stage: Stage
+    node: str
+    slots: int
+    index: int = 0
+    """Which of the stage's processes on this node."""
+    epoch: str = "none"
+    """Since when the environments of this node exist."""
+    boot: str = field(default_factory=lambda: secrets.token_hex(8))
+    grace_s: float = 30.0
+    capabilities: tuple[str, ...] = ("none",)
+
+    @property
+    def consumer(self) -> str:
+        """The stable name."""
+        return f"{self.stage.value}-{self.node}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """The two steps of leaving."""
+
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Claim nothing more, finish what runs."""
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    """Hand back what still runs."""
+
+    def on_signals(self) -> None:
+        """First SIGTERM or SIGINT: `stop`. Second: `hurry`."""
+        loop = asyncio.get_running_loop()
+
+        def on_signal() -> None:
+            if self.stop.is_set():
+                self.hurry.set()
+            self.stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+
+    def on_parent_exit(self) -> None:
+        """Leaves at once when the process that started this one is gone, however it went.
+
+        The parent passes the reading end of a pipe that only it can write to, as `ROLLSTREAM_PARENT_FD`: end of file is its end.
+        """
+        word = os.environ.get(PARENT_FD, "")
+        if not word:
+            return
+        fd, loop = int(word), asyncio.get_running_loop()
+        os.set_inheritable(fd, False)
+
+        def on_end() -> None:
+            loop.remove_reader(fd)
+            log.warning("parent_gone", what="the process that started this one has ended; leaving")
+            self.stop.set()
+            self.hurry.set()
+
+        loop.add_reader(fd, on_end)
+
+
+def software_version() -> str:
+    """Version of this installation, for people who look at mixed fleets."""
+    try:
+        return version("rollstream")
+    except PackageNotFoundError:
+        return "source"
+
+
+async def serve_stage(
+    queue: QueueSettings, member: Member, client: AsyncClient, shutdown: Shutdown, work_of: Callable[[Keys, Scripts], Work]
+) -> bool:
+    """Serves a stage on every shard until it is shut down, then drains. False when another process has taken the name.
+
+    Args:
+        client: for commands (`redis_client.command_client`).
+        work_of: makes the work for one shard.
+
+    Raises:
+        BrokerMisused: a stage stream is of another type, or Redis refuses this user.
+    """
+    slots = Slots(member.slots)
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+        shards = [
+            tasks.create_task(
+                _serve_shard(queue, member, Keys.of_shard(queue.namespace, shard), client, slots, shutdown, work_of, stack),
+                name=f"{member.consumer}-shard-{shard}",
+            )
+            for shard in range(queue.shards)
+        ]
+        kept = [await shard for shard in shards]
+    return all(kept)
+
+
+async def _serve_shard(
+    queue: QueueSettings,
+    member: Member,
+    keys: Keys,
+    client: AsyncClient,
+    slots: Slots,
+    shutdown: Shutdown,
+    work_of: Callable[[Keys, Scripts], Work],
+    stack: AsyncExitStack,
+) -> bool:
+    scripts = Scripts(client, keys)
+    lock_ms = int(queue.lease_s * 1000)
+    if not await _take_name(scripts, member, lock_ms, shutdown.stop):
+        return True
+    if member.stage is Stage.RUN:
+        # before the lane exists: a lane without a beat is swept
+        await scripts.beat_node(member.node, member.epoch, live_ms=lock_ms, reads_lane=True)
+    reader_connection, tail_connection = reader_client(queue, block_s=BLOCK_S), reader_client(queue, block_s=BLOCK_S)
+    stack.push_async_callback(reader_connection.aclose)
+    stack.push_async_callback(tail_connection.aclose)
+    reader = StreamReader(reader_connection, client, keys, member.stage, member.consumer, _streams(keys, member))
+    consumer = Consumer(
+        settings=queue,
+        keys=keys,
+        scripts=scripts,
+        stage=member.stage,
+        consumer=member.consumer,
+        boot=member.boot,
+        slots=slots,
+        reader=reader,
+        tail_client=tail_connection,
+        work=work_of(keys, scripts),
+        node=member.node,
+        epoch=member.epoch,
+    )
+    janitor = Janitor(client, scripts, keys, queue, who=f"{member.consumer}#{member.boot}")
+    janitor_stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(janitor.run(janitor_stop), name="janitor")
+        try:
+            await consumer.run(shutdown.stop, hurry=shutdown.hurry, grace_s=member.grace_s)
+        finally:
+            janitor_stop.set()
+    if not consumer.usurped:
+        await scripts.drop_name(member.consumer, member.boot)
+        for stream in reader.streams:
+            await scripts.drop_consumer(keys.short(stream), member.stage, member.consumer)
+    log.info("shard_left", shard=keys.tag, **{name: getattr(consumer.statistics, name) for name in consumer.statistics.__slots__})
+    return not consumer.usurped
+
+
+def _streams(keys: Keys, member: Member) -> list[str]:
+    """What a member reads, the lane first: what waits there has an environment already."""
+    stage = member.stage
+    if stage is Stage.INIT:
+        return [keys.stage_stream(stage, capability=name) for name in member.capabilities]
+    if stage is Stage.RUN:
+        return [keys.stage_stream(stage, node=member.node), keys.stage_stream(stage)]
+    return [keys.stage_stream(stage)]
+
+
+async def _take_name(scripts: Scripts, member: Member, lock_ms: int, stop: asyncio.Event) -> bool:
+    """Takes the stable name, waiting while a dead predecessor's lock lapses; False when asked to stop meanwhile."""
+    while not stop.is_set():
+        taken = await scripts.take_name(
+            member.consumer,
+            member.boot,
+            lock_ms=lock_ms,
+            node=member.node,
+            stage=member.stage.value,
+            slots=member.slots,
+            pid=os.getpid(),
+            version=software_version(),
+        )
+        if taken is None:
+            return True
+        boot, lapses_s = taken
+        log.warning("name_is_taken", consumer=member.consumer, by_boot=boot, lapses_s=round(lapses_s, 1), what="waiting for it to lapse")
+        try:
+            async with asyncio.timeout(max(0.05, lapses_s + 0.05)):
+                await stop.wait()
+        except TimeoutError:
+            continue
+    return False

@@ -1,0 +1,261 @@
+"""One typed function for each script of the ledger: feeding prompts, opening steps, launching, accounting, reaching.
+
+What changes a run's ledger on a decision carries the incarnation and the revision it was decided on (`Basis`) and is refused (`Moved`)
+when either is another: whoever decided looks again. A call whose reply was lost is made again by the runner and is then refused the same
+way, so it never acts twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.codec import encode
+from pipeline.errors import InvalidRequest, QueueFull, RunClosed, StaleIncarnation
+from pipeline.failpoints import failpoint
+from pipeline.keys import PROMPT_ID, Keys
+from pipeline.messages import JobTemplate
+from pipeline.redis_client import AsyncClient
+from pipeline.scripts.runner import Arg, OutOfMemory, ScriptRunner
+from pipeline.supervisor.actions import Account, Launch, Reach
+from pipeline.supervisor.policies import find_policy
+from pipeline.supervisor.step_spec import StepSpec
+from pipeline.supervisor.views import Basis
+
+PROMPTS_A_CALL = 128
+BYTES_A_CALL = 4 * 1024 * 1024
+"""Prompt bodies of one call: more would hold the server."""
+ACCOUNTS_A_CALL = 16
+JOBS_A_CALL = 256
+"""Jobs that one launch accepts."""
+GIVEN_UP_A_CALL = 128
+"""Groups that one script gives up: some ten milliseconds of the server with 8 members each."""
+OOM_RETRY_AFTER_S = 2.0
+
+StepState = Literal["opened", "open", "reached"]
+AccountWord = Literal["done", "parked", "again", "gone", "full"]
+
+
+class Moved(Exception):
+    """The ledger is not as it was when this was decided: look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What a launch did."""
+
+    revision: int
+    groups: int
+    announced: bool
+    """The reserve had fewer than asked for, and the trainer was told."""
+
+
+class StepScripts:
+    """The ledger's scripts on one shard."""
+
+    def __init__(self, client: AsyncClient, keys: Keys) -> None:
+        self.keys = keys
+        self.run_script = ScriptRunner(client, keys)
+
+    async def push_prompts(self, run: str, incarnation: int, prompts: Sequence[tuple[str, bytes]]) -> list[bool]:
+        """Puts prompts into the reserve, in order: (prompt id, encoded `Prompt`). True for each that is new.
+
+        Safe to repeat: an id that is there, in flight or done with is left as it is. A refusal in the middle of many leaves the first in.
+
+        Raises:
+            InvalidRequest: an id that cannot name a group.
+            QueueFull, StaleIncarnation, RunClosed
+        """
+        for prompt_id, _ in prompts:
+            if not PROMPT_ID.match(prompt_id):
+                raise InvalidRequest(f"expected 1 to 64 of A-Z, a-z, 0-9, _ and -, got {prompt_id!r}", field="prompt.id")
+        fresh: list[bool] = []
+        for chunk in _chunks(prompts):
+            args: list[Arg] = [run, incarnation]
+            for prompt in chunk:
+                args += prompt
+            try:
+                reply = await self.run_script("push_prompts", *args)
+            except OutOfMemory as error:
+                raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
+            failpoint("push_prompts")
+            _refused(reply, run, incarnation)
+            fresh += [word == b"ok" for word in reply]
+            await asyncio.sleep(0)
+        return fresh
+
+    async def end_prompts(self, run: str, incarnation: int) -> None:
+        """Says that no more prompts come. A later push takes it back.
+
+        Raises:
+            StaleIncarnation, RunClosed
+        """
+        reply = await self.run_script("end_prompts", run, incarnation)
+        failpoint("end_prompts")
+        _refused(reply, run, incarnation)
+
+    async def open_step(
+        self,
+        run: str,
+        incarnation: int,
+        index: int,
+        spec: StepSpec,
+        template: JobTemplate,
+        template_id: str,
+        template_body: bytes = b"",
+    ) -> StepState:
+        """Asks for a step: `opened`, or how it stands when it was opened before.
+
+        Raises:
+            InvalidRequest: a negative index, or a policy that does not exist.
+            QueueFull, StaleIncarnation, RunClosed
+        """
+        if index < 0:
+            raise InvalidRequest(f"expected 0 or more, got {index}", field="step")
+        find_policy(spec.policy)
+        args: list[Arg] = [run, incarnation, index, template_id, template_body or encode(template), int(template.wall_s * 1000)]
+        fields: dict[str, Arg] = {
+            **spec.fields(),
+            "task": template.task,
+            "cls": template.capability,
+            "pri": template.priority,
+            "mf": template.max_failed,
+            "ml": template.max_lost,
+            "res": template.expected_bytes,
+            "recovery": template.recovery.value,
+        }
+        for field in fields.items():
+            args += field
+        try:
+            reply = await self.run_script("open_step", *args)
+        except OutOfMemory as error:
+            raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
+        failpoint("open_step")
+        _refused(reply, run, incarnation)
+        word = _text(reply[0])
+        return "opened" if word == "opened" else "open" if word == "open" else "reached"
+
+    async def account_groups(self, basis: Basis, accounts: Sequence[Account]) -> tuple[int, list[AccountWord]]:
+        """Gives closed groups their verdicts, at most `ACCOUNTS_A_CALL`; returns the new revision and a word for each.
+
+        Raises:
+            Moved, RunClosed
+        """
+        args = _basis(basis)
+        for account in accounts:
+            args += [account.group, account.verdict.value, account.why, "" if account.step is None else account.step, account.want]
+            args += [account.valid, _number(account.mean), _number(account.spread), account.sampled, account.total]
+            args += [account.good_tokens, account.failed_tokens, account.cancelled_tokens]
+            args += [",".join(_number(reward) for reward in account.rewards), account.first_version, account.last_version]
+        reply = await self.run_script("account_groups", *args)
+        failpoint("account_groups")
+        _moved(reply, basis)
+        return int(_text(reply[1])), [_account_word(word) for word in reply[2:]]
+
+    async def launch(self, basis: Basis, launch: Launch, *, window: int) -> Launched:
+        """Takes prompts from the front of the reserve and puts all members of their groups into the queue.
+
+        Raises:
+            Moved, RunClosed
+            QueueFull: Redis is at its memory bound.
+        """
+        try:
+            reply = await self.run_script("launch", *_basis(basis), launch.step, launch.groups, launch.bound, window)
+        except OutOfMemory as error:
+            raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
+        failpoint("launch")
+        _moved(reply, basis)
+        if reply[0] == b"full":
+            raise QueueFull(_text(reply[1]), int(_text(reply[2])) / 1000)
+        if reply[0] == b"template":
+            raise InvalidRequest(f"template {_text(reply[1])} of step {launch.step} is gone: open the step again", field="template")
+        return Launched(int(_text(reply[1])), int(_text(reply[2])), _text(reply[3]) == "1")
+
+    async def reach_step(self, basis: Basis, reach: Reach) -> tuple[int, list[str]]:
+        """Ends a step; returns the new revision and the groups that were given up, of the first `GIVEN_UP_A_CALL` named.
+
+        Raises:
+            Moved, RunClosed
+        """
+        args = [*_basis(basis), reach.step, "short" if reach.short else "full", int(reach.spare), *reach.redundant[:GIVEN_UP_A_CALL]]
+        reply = await self.run_script("reach_step", *args)
+        failpoint("reach_step")
+        _moved(reply, basis)
+        if reply[0] != b"reached":
+            raise Moved
+        return int(_text(reply[1])), [_text(word) for word in reply[2:]]
+
+    async def give_up_groups(
+        self, basis: Basis, groups: Sequence[str], reason: str, *, spare: bool, step: int | None = None
+    ) -> tuple[int, list[str]]:
+        """Gives up groups in flight, at most `GIVEN_UP_A_CALL`; their prompts return whole. Returns the new revision and the groups.
+
+        Args:
+            spare: leave those alone that have a finished member.
+            step: the step that made them redundant.
+
+        Raises:
+            Moved, RunClosed
+        """
+        reply = await self.run_script(
+            "give_up_groups", *_basis(basis), reason, int(spare), "" if step is None else step, *groups[:GIVEN_UP_A_CALL]
+        )
+        failpoint("give_up_groups")
+        _moved(reply, basis)
+        return int(_text(reply[1])), [_text(word) for word in reply[2:]]
+
+    async def drop_closed(self, group: str, why: str) -> None:
+        """Takes a group that cannot be accounted out of the record of closed groups."""
+        await self.run_script("drop_closed", group, why[:500])
+        failpoint("drop_closed")
+
+
+def _chunks(prompts: Sequence[tuple[str, bytes]]) -> list[list[tuple[str, bytes]]]:
+    chunks: list[list[tuple[str, bytes]]] = []
+    n_bytes = BYTES_A_CALL
+    for prompt in prompts:
+        if n_bytes >= BYTES_A_CALL or len(chunks[-1]) >= PROMPTS_A_CALL:
+            chunks.append([])
+            n_bytes = 0
+        chunks[-1].append(prompt)
+        n_bytes += len(prompt[1])
+    return chunks
+
+
+def _basis(basis: Basis) -> list[Arg]:
+    return [basis.run, basis.incarnation, basis.revision]
+
+
+def _moved(reply: Sequence[object], basis: Basis) -> None:
+    if reply[0] == b"moved":
+        raise Moved
+    if reply[0] == b"closed":
+        raise RunClosed(basis.run, _text(reply[1]))
+
+
+def _refused(reply: Sequence[object], run: str, incarnation: int) -> None:
+    word = reply[0] if reply else b""
+    if word == b"stale":
+        raise StaleIncarnation(run, incarnation, _text(reply[1]))
+    if word == b"closed":
+        raise RunClosed(run, _text(reply[1]))
+    if word == b"full":
+        raise QueueFull(_text(reply[1]), int(_text(reply[2])) / 1000)
+
+
+def _account_word(word: object) -> AccountWord:
+    found: dict[str, AccountWord] = {"done": "done", "parked": "parked", "again": "again", "gone": "gone", "full": "full"}
+    return found[_text(word)]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.9g}"
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+__all__ = ["AccountWord", "Launched", "Moved", "StepScripts", "StepState"]

@@ -1,0 +1,183 @@
+"""What a task must bring: how its environment is made (INIT), how the agent acts in it (RUN), how the end is judged (EVAL).
+
+A handler is found by the name in the job (`task`): built in, or from the entry-point group `rollstream.handlers`. It knows nothing of Redis,
+queues or attempts: a context gives it the job, the gate and the tools of its stage. It raises what is natural; `workers/stages/failures.py`
+turns that into data, and the handler's own hook for the stage may then shape it.
+
+    class Chess(TaskHandler):
+        name = "chess"
+        def tools(self, spec): ...
+        async def evaluate(self, context): return Grade(reward=...)
+
+One handler object serves many jobs at once: it keeps nothing of a job in itself. `open` and `close` bracket its life in a process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pipeline.messages import Failure, Grade, JobSpec, JournalEntry, Json, Outcome, Stage, StopReason, Trajectory
+from workers.llm.backend import Caps, GenRequest, GenResult
+from workers.sandbox.base import Sandbox, SandboxProvider
+from workers.sandbox.errors import SandboxError, SandboxGone
+from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
+
+
+class Model(Protocol):
+    """The part of `workers.llm.backend.Backend` that an agent uses."""
+
+    async def probe(self) -> Caps:
+        """What the server can do."""
+
+    async def generate(self, request: GenRequest, *, timeout_s: float) -> GenResult:
+        """One call."""
+
+
+class EnvironmentGone(SandboxError):
+    """What INIT made is not there when RUN wants it: its node was restarted or cleaned. Made again; nobody's fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What INIT made, as it travels to RUN and EVAL."""
+
+    sandbox: Mapping[str, str] = field(default_factory=dict)
+    """The handle of a parked sandbox as a map; empty = the task has none."""
+    data: Json = field(default_factory=dict)
+    """The handler's own notes."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only the node that made it has it."""
+        return bool(self.sandbox)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A hook's word that the job ends here, and how."""
+
+    outcome: Outcome
+    stop: StopReason
+    reason: str
+    reward: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageContext:
+    """What every stage has."""
+
+    spec: JobSpec
+    owner: SandboxOwner
+    gate: Callable[[], None]
+    """Passed before each call that costs; raises when the job was cancelled or its lease is lost."""
+    progress: Callable[[float], None]
+    """Promises the next sign of life within so many seconds."""
+    retries: int
+    """Attempts of this job that failed before."""
+    sandboxes: SandboxProvider | None
+    """The sandboxes of this node; None in a process that has none."""
+
+    def provider(self) -> SandboxProvider:
+        """The sandboxes of this node.
+
+        Raises:
+            LookupError: this process has none.
+        """
+        if self.sandboxes is None:
+            raise LookupError(
+                f"task {self.spec.template.task!r} needs a sandbox and this worker has no sandbox backend: see `rollstream doctor`"
+            )
+        return self.sandboxes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext(StageContext):
+    """What RUN has."""
+
+    environment: Environment
+    backend: Model
+    """The model server of this job."""
+    journal: Callable[[JournalEntry], Awaitable[None]]
+    """Keeps a finished turn."""
+
+    async def sandbox(self) -> Sandbox:
+        """Takes over the sandbox that INIT made.
+
+        Raises:
+            EnvironmentGone: it is not there any more.
+        """
+        try:
+            return await self.provider().attach(SandboxHandle.from_map(self.environment.sandbox), self.owner)
+        except SandboxGone as error:
+            raise EnvironmentGone(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalContext(StageContext):
+    """What EVAL has."""
+
+    environment: Environment
+    trajectory: Trajectory
+
+
+class TaskHandler(ABC):
+    """One kind of task."""
+
+    name: str
+    """What jobs say in `task`."""
+
+    async def open(self) -> None:  # noqa: B027  # most handlers have nothing to prepare
+        """Prepares what all jobs of this process share (a grader's processes)."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Gives it back."""
+
+    def sandbox_spec(self, spec: JobSpec) -> SandboxSpec | None:
+        """The sandbox the task needs; None = none."""
+        return None
+
+    async def init(self, context: StageContext) -> Environment:
+        """Makes the environment. Default: the sandbox of `sandbox_spec`, parked for RUN."""
+        wanted = self.sandbox_spec(context.spec)
+        if wanted is None:
+            return Environment()
+        sandbox = await context.provider().start(wanted, context.owner)
+        try:
+            await self.prepare(context, sandbox)
+            return Environment(sandbox=(await sandbox.park()).to_map())
+        except BaseException:
+            await sandbox.kill()
+            raise
+
+    async def prepare(self, context: StageContext, sandbox: Sandbox) -> None:  # noqa: B027
+        """Fills a new sandbox: files, packages, checks."""
+
+    @abstractmethod
+    async def run(self, context: RunContext) -> Trajectory:
+        """Lets the agent act. Most handlers call `workers.agent.run_agent`."""
+
+    @abstractmethod
+    async def evaluate(self, context: EvalContext) -> Grade:
+        """Judges what came out."""
+
+    def init_failed(self, context: StageContext, failure: Failure) -> Failure | Ended:
+        """Shapes a failure of INIT; the default takes it as it is."""
+        return failure
+
+    def run_failed(self, context: StageContext, failure: Failure) -> Failure | Ended:
+        """Shapes a failure of RUN. Default: a sandbox that breaks under the agent again, after one retry, is the model's doing."""
+        if failure.boundary == "sandbox" and failure.kind == "SandboxGone" and context.retries > 0:
+            return Ended(outcome=Outcome.MODEL_FAILURE, stop=StopReason.SANDBOX_BROKEN, reason=failure.message, reward=0.0)
+        return failure
+
+    def eval_failed(self, context: StageContext, failure: Failure) -> Failure | Ended:
+        """Shapes a failure of EVAL; the default takes it as it is."""
+        return failure
+
+
+def failed_hook(handler: TaskHandler, stage: Stage) -> Callable[[StageContext, Failure], Failure | Ended]:
+    """The hook of one stage."""
+    return {Stage.INIT: handler.init_failed, Stage.RUN: handler.run_failed, Stage.EVAL: handler.eval_failed}[stage]

@@ -1,0 +1,67 @@
+"""Finds the handler of a task by name.
+
+Built-in names first, then the entry-point group `rollstream.handlers` of what is installed on the worker's machine. A name from a job is only ever
+looked up in these two: nothing from Redis names code to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import Self
+
+from pipeline.errors import InvalidRequest
+from workers.handlers.base import TaskHandler
+
+ENTRY_POINTS = "rollstream.handlers"
+
+
+def _math() -> TaskHandler:
+    from workers.handlers.math.handler import MathHandler
+
+    return MathHandler()
+
+
+BUILT_IN: Mapping[str, Callable[[], TaskHandler]] = {"math": _math}
+
+
+class Handlers:
+    """The handlers of one process, made and opened when first asked for.
+
+    Args:
+        more: handlers beside the built-in ones, by name; an application that embeds workers passes its own here.
+    """
+
+    def __init__(self, more: Mapping[str, Callable[[], TaskHandler]] | None = None) -> None:
+        self._makers: dict[str, Callable[[], TaskHandler]] = {**BUILT_IN, **(more or {})}
+        self._made: dict[str, TaskHandler] = {}
+
+    async def find(self, task: str) -> TaskHandler:
+        """The handler of `task`.
+
+        Raises:
+            InvalidRequest: nobody brings it.
+        """
+        if task not in self._made:
+            maker = self._makers.get(task)
+            if maker is None:
+                installed = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+                if task not in installed:
+                    known = ", ".join(sorted({*self._makers, *installed}))
+                    raise InvalidRequest(f"no handler for task {task!r}; this worker has: {known}", field="task")
+                maker = installed[task].load()
+            handler = maker()
+            await handler.open()
+            # two jobs may have asked at once: the first one made stays
+            if self._made.setdefault(task, handler) is not handler:
+                await handler.close()
+        return self._made[task]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        made, self._made = self._made, {}
+        for handler in made.values():
+            await handler.close()

@@ -1,0 +1,75 @@
+"""What a worker process needs to know beside the queue."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.errors import InvalidRequest
+from pipeline.messages import Stage
+from pipeline.settings import ENVIRONMENT_PREFIX, read_table
+
+DEFAULT_SLOTS = {Stage.INIT: 4, Stage.RUN: 32, Stage.EVAL: 4}
+"""RUN waits for the model most of the time; INIT and EVAL work."""
+
+
+def default_node() -> str:
+    """Name of this node: the host, and the Slurm job when there is one, so that two allocations on a host do not meet."""
+    host = socket.gethostname().split(".")[0] or "localhost"
+    job = os.environ.get("SLURM_JOB_ID", "")
+    return f"{host}-{job}" if job else host
+
+
+class WorkerSettings(BaseModel):
+    """Settings of one worker process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stage: Stage
+    slots: int = Field(default=0, ge=0, le=4096)
+    """Jobs at once; 0 = the stage's default."""
+    node: str = Field(default_factory=default_node, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    index: int = Field(default=0, ge=0)
+    """Which of the stage's processes on this node: part of the stable name."""
+    grace_s: float = Field(default=30.0, ge=0)
+    """After the first SIGTERM running jobs have this long before they are handed back."""
+    capabilities: tuple[str, ...] = ("none",)
+    """Classes of jobs that INIT takes here."""
+    scratch_dir: Path | None = None
+    """Where sandboxes live; default: the scratch folder of this machine."""
+    sandbox: str = "process"
+    """Backend of sandboxes; empty = none."""
+    model_key_file: Path | None = None
+    """File with the key of the model servers."""
+
+    @property
+    def consumer(self) -> str:
+        """The stable name of this process in the queue."""
+        return f"{self.stage.value}-{self.node}-{self.index}"
+
+    @property
+    def slot_count(self) -> int:
+        return self.slots or DEFAULT_SLOTS[self.stage]
+
+    @classmethod
+    def load(cls, file: Path | None = None, **arguments: object) -> Self:
+        """Reads the settings: argument > environment > `[worker]` of the file > default.
+
+        Raises:
+            InvalidRequest
+        """
+        found = dict(read_table(file, "worker"))
+        for name in cls.model_fields:
+            value = os.environ.get(f"{ENVIRONMENT_PREFIX}WORKER_{name.upper()}")
+            if value:
+                found[name] = value.split(",") if name == "capabilities" else value
+        found.update({name: value for name, value in arguments.items() if value is not None})
+        try:
+            return cls.model_validate(found)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise InvalidRequest(first["msg"], field="worker." + ".".join(map(str, first["loc"]))) from error

@@ -1,0 +1,75 @@
+"""EVAL: the handler judges the trajectory; the terminal record says what came out."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import fields
+
+from pipeline import codec
+from pipeline.consumer import End, JobControl, Settled
+from pipeline.messages import Grade, Outcome, Settlement, Stage, StopReason, Trajectory
+from workers.graders.errors import GraderError
+from workers.handlers.base import Environment, EvalContext, StageContext, TaskHandler
+from workers.stages.stage import PROGRESS_MARGIN_S, StageWork
+
+MODEL_STOPS = frozenset(
+    (
+        StopReason.TURNS,
+        StopReason.TOKENS,
+        StopReason.CONTEXT,
+        StopReason.TIME,
+        StopReason.STUCK,
+        StopReason.SANDBOX_BROKEN,
+        StopReason.GRADER_BROKEN,
+    )
+)
+"""Ends that the policy is to blame for: in the statistics, with their reward, as `model_failure`."""
+
+
+class EvalWork(StageWork):
+    """Grades trajectories."""
+
+    stage = Stage.EVAL
+
+    async def work(self, control: JobControl, handler: TaskHandler, context: StageContext) -> End:
+        limit_s = context.spec.template.limits.eval_active_s
+        control.progress(limit_s + PROGRESS_MARGIN_S)
+        begun, keys = control.begun, self.bodies.keys
+        raw_trajectory = await self.bodies.get(keys.body(begun.claim.job, begun.run_attempt, Stage.RUN.value))
+        raw_environment = await self.bodies.get(keys.body(begun.claim.job, begun.init_attempt, Stage.INIT.value))
+        trajectory = codec.decode(Trajectory, raw_trajectory)
+        shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
+        eval_context = EvalContext(**shared, environment=codec.decode(Environment, raw_environment), trajectory=trajectory)
+        control.gate()
+        async with asyncio.timeout(limit_s):
+            grade = await handler.evaluate(eval_context)
+        return Settled(settlement_of(trajectory, grade), codec.encode(grade), Stage.EVAL.value)
+
+
+def settlement_of(trajectory: Trajectory, grade: Grade) -> Settlement:
+    """The terminal record of a graded trajectory.
+
+    Raises:
+        GraderError: a reward that is no number is the grader's failure, never a 0.
+    """
+    for name, value in {"reward": grade.reward, **grade.components}.items():
+        if not math.isfinite(value):
+            raise GraderError(f"{name} is {value}: a reward must be a finite number", grader=grade.grader or "unnamed")
+    stop = trajectory.stop
+    if grade.details.get("stop") == StopReason.GRADER_BROKEN.value:
+        stop = StopReason.GRADER_BROKEN
+    versions = [span.version for segment in trajectory.segments for span in segment.versions]
+    outcome = Outcome.MODEL_FAILURE if stop in MODEL_STOPS else Outcome.EXPIRED if stop is StopReason.DEADLINE else Outcome.OK
+    return Settlement(
+        outcome=outcome,
+        reason=stop.value if outcome is not Outcome.OK else "",
+        reward=grade.reward,
+        components={"score": grade.reward, **grade.components},
+        stop=stop.value,
+        sampled_tokens=sum(int(segment.sampled_mask.sum()) for segment in trajectory.segments),
+        total_tokens=sum(len(segment.token_ids) for segment in trajectory.segments),
+        turns=len(trajectory.turns),
+        first_version=versions[0] if versions else "",
+        last_version=versions[-1] if versions else "",
+    )

@@ -1,0 +1,28 @@
+"""INIT: the handler makes the environment; its handle goes to the next stage, in the lane of this node when only this node has it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pipeline import codec
+from pipeline.consumer import End, HandedOff, JobControl
+from pipeline.messages import Stage
+from workers.handlers.base import StageContext, TaskHandler
+from workers.stages.stage import PROGRESS_MARGIN_S, StageWork
+
+
+class InitWork(StageWork):
+    """Makes environments."""
+
+    stage = Stage.INIT
+
+    async def work(self, control: JobControl, handler: TaskHandler, context: StageContext) -> End:
+        limit_s = context.spec.template.limits.init_active_s
+        control.progress(limit_s + PROGRESS_MARGIN_S)
+        control.gate()
+        async with asyncio.timeout(limit_s):
+            environment = await handler.init(context)
+        body = codec.encode(environment)
+        if environment.is_local:
+            return HandedOff(body, self.place.node, self.place.epoch)
+        return HandedOff(body)

@@ -1,0 +1,60 @@
+"""RUN: the handler lets the agent act against the model server of the job; finished turns are journalled; the trajectory goes to EVAL.
+
+A wall deadline that comes while the agent runs keeps what was journalled: the job ends as `expired`, with the partial trajectory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import fields
+
+from pipeline import codec
+from pipeline.consumer import End, HandedOff, JobControl, Settled
+from pipeline.errors import JobCancelled
+from pipeline.messages import JournalEntry, Outcome, Settlement, Stage, StopReason
+from workers.agent.journal import trajectory_of
+from workers.handlers.base import Environment, RunContext, StageContext, TaskHandler
+from workers.handlers.registry import Handlers
+from workers.sandbox.base import SandboxProvider
+from workers.stages.bodies import Bodies
+from workers.stages.model_servers import ModelServers
+from workers.stages.stage import PROGRESS_MARGIN_S, Place, StageWork
+
+
+class RunWork(StageWork):
+    """Lets agents act."""
+
+    stage = Stage.RUN
+
+    def __init__(
+        self, *, bodies: Bodies, handlers: Handlers, sandboxes: SandboxProvider | None, place: Place, models: ModelServers
+    ) -> None:
+        super().__init__(bodies=bodies, handlers=handlers, sandboxes=sandboxes, place=place)
+        self.models = models
+
+    async def work(self, control: JobControl, handler: TaskHandler, context: StageContext) -> End:
+        spec, claim = context.spec, control.begun.claim
+        limits = spec.template.limits
+        control.progress(limits.run_active_s + PROGRESS_MARGIN_S)
+        body = await self.bodies.get(self.bodies.keys.body(claim.job, control.begun.init_attempt, Stage.INIT.value))
+        journalled: list[JournalEntry] = []
+
+        async def journal(entry: JournalEntry) -> None:
+            journalled.append(entry)
+            control.progress(limits.run_active_s + PROGRESS_MARGIN_S)
+            await control.journal(entry.turn.index, codec.encode(entry))
+
+        backend = self.models.for_job(claim.run, spec.template.model, claim.job, spec.attempt, gate=control.gate, progress=control.progress)
+        shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
+        try:
+            async with backend:
+                trajectory = await handler.run(
+                    RunContext(**shared, environment=codec.decode(Environment, body), backend=backend, journal=journal)
+                )
+        except (asyncio.CancelledError, JobCancelled):
+            if control.cancel_reason != StopReason.DEADLINE or not journalled:
+                raise
+            partial = trajectory_of(journalled, StopReason.DEADLINE)
+            settlement = Settlement(outcome=Outcome.EXPIRED, reason="deadline", stop=StopReason.DEADLINE.value, turns=len(partial.turns))
+            return Settled(settlement, codec.encode(partial), Stage.RUN.value)
+        return HandedOff(codec.encode(trajectory))

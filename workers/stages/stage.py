@@ -1,0 +1,74 @@
+"""What the work of every stage has in common: read the spec, find the handler, work within the stage's limit, turn what is raised into an end."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from pipeline.consumer import End, JobControl
+from pipeline.errors import JobCancelled, LeaseLost
+from pipeline.messages import JobSpec, Stage
+from workers.handlers.base import StageContext, TaskHandler
+from workers.handlers.registry import Handlers
+from workers.sandbox.base import SandboxProvider
+from workers.sandbox.errors import StaleAttempt
+from workers.sandbox.spec import SandboxOwner
+from workers.stages.bodies import Bodies
+from workers.stages.failures import end_of
+
+PROGRESS_MARGIN_S = 30.0
+"""A stage that overruns its own limit has this long to come back before its lease is let go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where this process runs."""
+
+    node: str
+    epoch: str
+    """Since when the environments of this node exist; a new one means that older handles are void."""
+    boot: str
+
+
+class StageWork(ABC):
+    """The work of one stage on one shard, for `pipeline.consumer.Consumer`."""
+
+    stage: Stage
+
+    def __init__(self, *, bodies: Bodies, handlers: Handlers, sandboxes: SandboxProvider | None, place: Place) -> None:
+        self.bodies = bodies
+        self.handlers = handlers
+        self.sandboxes = sandboxes
+        self.place = place
+
+    async def __call__(self, control: JobControl) -> End:
+        """Works on one attempt. What goes wrong is in the end it returns; only cancellation and a lost lease are raised."""
+        handler: TaskHandler | None = None
+        context: StageContext | None = None
+        try:
+            spec = await self.bodies.spec(control.begun)
+            handler = await self.handlers.find(spec.template.task)
+            context = self.context(control, spec)
+            return await self.work(control, handler, context)
+        except (JobCancelled, LeaseLost, asyncio.CancelledError):
+            raise
+        except StaleAttempt as error:
+            raise LeaseLost(control.held.job, control.held.attempt) from error
+        except Exception as error:
+            return end_of(self.stage, error, handler, context)
+
+    def context(self, control: JobControl, spec: JobSpec) -> StageContext:
+        """What the handler gets of this attempt."""
+        return StageContext(
+            spec=spec,
+            owner=SandboxOwner(job_id=spec.job, attempt=spec.attempt, boot_id=self.place.boot),
+            gate=control.gate,
+            progress=control.progress,
+            retries=control.begun.failed,
+            sandboxes=self.sandboxes,
+        )
+
+    @abstractmethod
+    async def work(self, control: JobControl, handler: TaskHandler, context: StageContext) -> End:
+        """The stage itself."""

@@ -1,0 +1,100 @@
+"""A worker process: the work of one stage, wired to the queue.
+
+What each part does is explained where it stands: membership and drain in `pipeline/process.py`, the loop in `pipeline/consumer.py`, the work in
+`workers/stages`, tasks in `workers/handlers`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import structlog
+
+from pipeline.consumer import Work
+from pipeline.folders import Folders, make_private_folder
+from pipeline.inference_pool import InferencePool
+from pipeline.keys import Keys
+from pipeline.messages import Stage
+from pipeline.process import Member, Shutdown, serve_stage
+from pipeline.redis_client import command_client
+from pipeline.scripts import Scripts
+from pipeline.settings import QueueSettings
+from workers.handlers.base import TaskHandler
+from workers.handlers.registry import Handlers
+from workers.sandbox.base import SandboxProvider
+from workers.settings import WorkerSettings
+from workers.stages.bodies import Bodies
+from workers.stages.eval import EvalWork
+from workers.stages.init import InitWork
+from workers.stages.model_servers import ModelServers
+from workers.stages.run import RunWork
+from workers.stages.stage import Place
+
+log = structlog.get_logger(__name__)
+
+EXIT_OK, EXIT_USURPED = 0, 3
+
+
+def node_epoch(scratch: Path) -> str:
+    """Since when the environments of this node exist: a word kept beside them, so it changes when they are wiped."""
+    path = scratch / "epoch"
+    try:
+        with path.open("x", encoding="ascii") as file:
+            file.write(secrets.token_hex(8))
+    except FileExistsError:
+        pass
+    return path.read_text(encoding="ascii").strip() or "none"
+
+
+async def serve(
+    queue: QueueSettings,
+    worker: WorkerSettings,
+    shutdown: Shutdown,
+    *,
+    handlers: Mapping[str, Callable[[], TaskHandler]] | None = None,
+    sandboxes: SandboxProvider | None = None,
+) -> int:
+    """Serves a stage until it is shut down, then drains. Returns the exit code.
+
+    Args:
+        handlers: tasks beside the built-in and installed ones.
+        sandboxes: the node's sandboxes; entered and closed by the caller.
+    """
+    scratch = worker.scratch_dir or Folders.from_environment().scratch
+    make_private_folder(scratch)
+    member = Member(
+        stage=worker.stage,
+        node=worker.node,
+        slots=worker.slot_count,
+        index=worker.index,
+        epoch=node_epoch(scratch),
+        grace_s=worker.grace_s,
+        capabilities=worker.capabilities,
+    )
+    place = Place(node=member.node, epoch=member.epoch, boot=member.boot)
+    structlog.contextvars.bind_contextvars(worker=member.consumer)
+    log.info("worker_starts", stage=worker.stage.value, slots=member.slots, boot=member.boot, shards=queue.shards, pid=os.getpid())
+    async with AsyncExitStack() as stack:
+        found = await stack.enter_async_context(Handlers(handlers))
+        client = command_client(queue)
+        stack.push_async_callback(client.aclose)
+        models: ModelServers | None = None
+        if worker.stage is Stage.RUN:
+            pool = InferencePool(client, queue.namespace, lease_s=queue.lease_s)
+            key = worker.model_key_file.read_text(encoding="utf-8").strip() if worker.model_key_file else ""
+            models = await stack.enter_async_context(ModelServers(pool, lease_s=queue.lease_s, api_key=key))
+
+        def work_of(keys: Keys, scripts: Scripts) -> Work:
+            bodies = Bodies(client, keys)
+            if models is not None:
+                return RunWork(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place, models=models)
+            work = InitWork if worker.stage is Stage.INIT else EvalWork
+            return work(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)
+
+        kept = await serve_stage(queue, member, client, shutdown, work_of)
+    log.info("worker_stopped", usurped=not kept)
+    return EXIT_OK if kept else EXIT_USURPED

@@ -1,0 +1,117 @@
+-- Common to the scripts of the ledger: feeding, steps, launching, accounting. Stands after lib.lua in scripts that say `-- needs: ledger`.
+--
+-- Each change of a run's ledger raises `rev` of r:<run>. A decision carries the incarnation and the rev it was made on, and is refused as 'moved'
+-- when either is another: supervisors never act twice on one state.
+--
+-- A prompt's mark in pm:<run> is `<state> <incarnation> <draw> <redraws> <place>`; state: reserve, flying, trained, filtered, dead. Its place is
+-- given once, at the first push, and is its score in the reserve. Prompts are taken lowest place first, so one that returns stands before all that
+-- were never drawn.
+local function steps_key(run) return P .. 'steps:' .. run end
+local function step_groups_key(run, k) return P .. 'sg:' .. run .. ':' .. k end
+local function reserve_key(run) return P .. 'p:' .. run end
+local function prompt_bodies_key(run) return P .. 'pb:' .. run end
+local function marks_key(run) return P .. 'pm:' .. run end
+local function flying_key(run) return P .. 'fly:' .. run end
+local function parked_key(run) return P .. 'ready:' .. run end
+
+-- Groups that are accounted while no step is open belong to the next one: they are kept under this name until it opens.
+local NEXT_STEP = 'next'
+
+local function moved(run, inc, rev)
+  local r = hash(run_key(run), 'st', 'inc', 'rev')
+  if not r.st then return {'closed', 'unknown'} end
+  if r.inc ~= inc or r.rev ~= rev then return {'moved', r.inc, r.rev} end
+  return nil
+end
+
+local function raise_rev(run) return call('HINCRBY', run_key(run), 'rev', 1) end
+
+-- All keys of the ledger live as long as their run. k: a step whose keys were written, or nil.
+local function touch_ledger(run, k)
+  local ttl = tonumber(call('HGET', run_key(run), 'ttl_ms') or '604800000')
+  for _, key in ipairs({steps_key(run), reserve_key(run), prompt_bodies_key(run), marks_key(run), flying_key(run), parked_key(run), results_key(run)}) do
+    call('PEXPIRE', key, ttl)
+  end
+  if k then
+    call('PEXPIRE', step_key(run, k), ttl)
+    call('PEXPIRE', step_groups_key(run, k), ttl)
+  end
+end
+
+local function wake(kind, run)
+  call('XADD', P .. 's:reward', 'MAXLEN', '~', REWARD_MAXLEN, '*', 'kind', kind, 'run', run)
+end
+
+local function read_mark(run, prompt)
+  local text = call('HGET', marks_key(run), prompt)
+  if not text then return nil end
+  local state, inc, draw, redraws, place = string.match(text, '^(%a+) (%d+) (%d+) (%d+) (%d+)$')
+  return {state = state, inc = inc, draw = tonumber(draw), redraws = tonumber(redraws), place = tonumber(place)}
+end
+
+local function write_mark(run, prompt, m)
+  call('HSET', marks_key(run), prompt, string.format('%s %s %d %d %d', m.state, m.inc, m.draw, m.redraws, m.place))
+end
+
+-- The prompt of a group goes back whole, as its next draw. Does nothing when that group does not hold its prompt any more.
+local function return_prompt(run, g, redraws)
+  local m = g.prompt and read_mark(run, g.prompt)
+  if not m or m.state ~= 'flying' or m.draw ~= tonumber(g.draw) then return false end
+  m.state, m.draw, m.redraws = 'reserve', m.draw + 1, m.redraws + redraws
+  write_mark(run, g.prompt, m)
+  call('ZADD', reserve_key(run), m.place, g.prompt)
+  return true
+end
+
+-- The prompt of a group is done with; its body goes.
+local function finish_prompt(run, g, state)
+  local m = g.prompt and read_mark(run, g.prompt)
+  if not m or m.state ~= 'flying' or m.draw ~= tonumber(g.draw) then return end
+  m.state = state
+  write_mark(run, g.prompt, m)
+  call('HDEL', prompt_bodies_key(run), g.prompt)
+  call('HINCRBY', run_key(run), 'prompts.' .. state, 1)
+end
+
+-- Whether a member ended with something the policy did. Its time was measured: to cancel its group now would favour short ones.
+local function has_finished_member(grp)
+  for _, line in ipairs(call('HVALS', group_key(grp) .. ':m')) do
+    local outcome = string.match(line, '^[^|]*')
+    if outcome == 'ok' or outcome == 'model_failure' then return true end
+  end
+  return false
+end
+
+-- Gives up groups in flight: their prompts return at once, members that nobody holds settle at once, one message tells the workers of the others.
+-- Returns the ids of those that were given up. spare: leave groups alone that have a finished member.
+local function give_up_groups(run, groups, reason, spare)
+  local out = {}
+  for _, grp in ipairs(groups) do
+    if call('ZSCORE', flying_key(run), grp) and not (spare and has_finished_member(grp)) then
+      local g = hash(group_key(grp), 'prompt', 'draw', 'want', 'st')
+      if g.st == 'open' then
+        call('ZREM', flying_key(run), grp)
+        call('HSET', group_key(grp), 'cx', reason)
+        return_prompt(run, g, 0)
+        for m = 0, tonumber(g.want) - 1 do cancel_job(grp .. '.' .. m, reason) end
+        out[#out + 1] = grp
+      end
+    end
+  end
+  if #out > 0 then
+    call('XADD', P .. 's:cancel', 'MAXLEN', '~', CANCEL_MAXLEN, '*', 'kind', 'group', 'why', reason, 'ids', table.concat(out, ' '), 'ts', NOW)
+    call('HINCRBY', run_key(run), 'groups.given_up', #out)
+  end
+  return out
+end
+
+-- The lowest open step stands in r:<run> as `first`, so that nobody reads the steps before it.
+local function find_first(run, from)
+  for _, k in ipairs(call('ZRANGEBYSCORE', steps_key(run), from, '+inf')) do
+    if call('HGET', step_key(run, k), 'st') == 'open' then
+      call('HSET', run_key(run), 'first', k)
+      return
+    end
+  end
+  call('HDEL', run_key(run), 'first')
+end

@@ -1,0 +1,74 @@
+"""What the rules of the ledger decide. Each action is one call of one script (`pipeline/scripts/step_calls.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What became of a closed group. Set once; the first one stands."""
+
+    INFORMATIVE = "informative"
+    """Its rewards differ: it joins a step and is trained on."""
+    FILTERED = "filtered"
+    """Its rewards do not differ: nothing to learn from. Its prompt is done with."""
+    DROPPED = "dropped"
+    """Too few valid members. Its prompt is drawn again."""
+    CANCELLED = "cancelled"
+    """It was given up while in flight. Its prompt returned whole, and the draw does not count."""
+    SURPLUS = "surplus"
+    """Informative, but no step will take it. Its prompt returned whole."""
+    DEAD = "dead"
+    """Dropped once more than its prompt may be drawn again. The prompt is done with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A closed group gets its verdict."""
+
+    group: str
+    verdict: Verdict
+    why: str
+    step: int | None
+    """The step it joins, or is counted to; None = none is open. An informative group is then parked."""
+    want: int
+    valid: int
+    mean: float | None
+    """Of the filter's component over valid members; None = there is none."""
+    spread: float | None
+    rewards: tuple[float | None, ...]
+    """The filter's component a member; None where it is not valid."""
+    sampled: int
+    """Sampled tokens of all members."""
+    total: int
+    good_tokens: int
+    """Sampled tokens of valid members."""
+    failed_tokens: int
+    cancelled_tokens: int
+    first_version: str = ""
+    last_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """A step ends."""
+
+    step: int
+    short: bool
+    """No prompt is left and nothing is in flight: it ends with what it has."""
+    redundant: tuple[str, ...]
+    """Groups in flight that nobody needs now, least work first."""
+    spare: bool
+    """Leave those alone that have a finished member by the time the script runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Prompts of the reserve become groups."""
+
+    step: int
+    """The step whose template and size they get."""
+    groups: int
+    bound: int
+    """Groups in flight may not be more than this."""

@@ -1,0 +1,186 @@
+"""Brings the ledgers of one shard up to date: reads how things stand, lets the rules decide, acts, and looks again.
+
+Wherever this is killed, the next one goes on: every action is one script, and what it did not come to is found again in Redis (closed
+groups in `z:closed`, parked ones, steps at their target, the gap between what is in flight and what is wanted). An action that another
+supervisor was faster with is refused, and the run is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import redis
+import structlog
+
+from pipeline.errors import BrokerUnreachable, QueueFull, RollstreamError, RunClosed
+from pipeline.messages import CancelReason
+from pipeline.scripts.step_calls import ACCOUNTS_A_CALL, GIVEN_UP_A_CALL, JOBS_A_CALL, Moved, StepScripts
+from pipeline.supervisor import ledger
+from pipeline.supervisor.actions import Account, Reach
+from pipeline.supervisor.loading import LedgerReader, UnreadableGroup
+from pipeline.supervisor.step_spec import CancelRule
+from pipeline.supervisor.views import ClosedGroup, RunView
+
+log = structlog.get_logger(__name__)
+
+CLOSED_A_ROUND = 256
+LOOKS = 8
+"""How often a run is looked at again when others were faster; then it is left to them until the next round."""
+
+
+class Drain:
+    """Acts on the ledgers of one shard.
+
+    Args:
+        window: claimable jobs that INIT's stream may hold (`QueueSettings.admit_window`).
+    """
+
+    def __init__(self, reader: LedgerReader, scripts: StepScripts, *, window: int) -> None:
+        self._reader = reader
+        self._scripts = scripts
+        self._window = window
+        self._retired: dict[str, int] = {}
+        self._unusable: set[str] = set()
+
+    async def round(self, woken: Collection[str], *, every_run: bool) -> None:
+        """Accounts what closed, and looks at the runs that were named, or at all that have work.
+
+        Raises:
+            BrokerUnreachable: no contact; everything is still there for the next round.
+        """
+        looked: set[str] = set()
+        while True:
+            closed = await self._reader.closed(CLOSED_A_ROUND)
+            full_page = sum(map(len, closed.values())) == CLOSED_A_ROUND
+            runs = set(closed) | (set(woken) - looked)
+            if every_run:
+                runs |= set(await self._reader.active_runs()) - looked
+            accounted = False
+            for run in sorted(runs):
+                accounted |= await self._look_after(run, closed.get(run, []), find_stuck=every_run and run not in looked)
+            looked |= runs
+            if not (full_page and accounted):
+                return
+
+    async def _look_after(self, run: str, closed: Sequence[str], *, find_stuck: bool) -> bool:
+        """Does what one run needs; False when it could not be done. One unusable run does not keep the others waiting."""
+        try:
+            groups = [*closed, *(await self._reader.stuck(run) if find_stuck else ())]
+            for _ in range(LOOKS):
+                try:
+                    await self._act(run, groups)
+                    self._unusable.discard(run)
+                    return True
+                except Moved:
+                    continue
+            log.info("ledger_contended", run=run, looks=LOOKS)
+        except BrokerUnreachable:
+            raise
+        except RunClosed:
+            return True
+        except (RollstreamError, redis.RedisError, ValueError, KeyError) as error:
+            if run not in self._unusable:
+                self._unusable.add(run)
+                log.error("ledger_unusable", run=run, error=f"{type(error).__name__}: {error}")
+        return False
+
+    async def _act(self, run: str, closed: Sequence[str]) -> None:
+        view = await self._reader.run(run)
+        if view is None:
+            for group in closed:
+                await self._scripts.drop_closed(group, f"run {run} is gone")
+            return
+        view = await self._give_up_older(view)
+        view = await self._account(view, await self._readable(closed))
+        view = await self._reach(view)
+        await self._launch(view)
+
+    async def _readable(self, closed: Sequence[str]) -> list[ClosedGroup]:
+        groups: list[ClosedGroup] = []
+        for group, found in (await self._reader.groups(closed)).items():
+            if isinstance(found, UnreadableGroup):
+                log.error("closed_group_unreadable", group=group, why=found.why)
+                await self._scripts.drop_closed(group, found.why)
+            else:
+                groups.append(found)
+        return groups
+
+    async def _give_up_older(self, view: RunView) -> RunView:
+        """Gives up the groups of older incarnations: nobody trains on them, their prompts are drawn anew."""
+        run, incarnation = view.basis.run, view.basis.incarnation
+        if self._retired.get(run) == incarnation:
+            return view
+        older = [group.id for group in await self._reader.flying(run) if group.incarnation != incarnation]
+        for at in range(0, len(older), GIVEN_UP_A_CALL):
+            revision, given_up = await self._scripts.give_up_groups(
+                view.basis, older[at : at + GIVEN_UP_A_CALL], CancelReason.STALE.value, spare=False
+            )
+            view = _at(view, revision, flying=view.flying - len(given_up), reserve=view.reserve + len(given_up))
+        if older:
+            log.info("older_incarnation_given_up", run=run, incarnation=incarnation, groups=len(older))
+        self._retired[run] = incarnation
+        return view
+
+    async def _account(self, view: RunView, closed: Sequence[ClosedGroup]) -> RunView:
+        accounts = ledger.account(view, closed)
+        if not accounts:
+            return view
+        for at in range(0, len(accounts), ACCOUNTS_A_CALL):
+            batch = accounts[at : at + ACCOUNTS_A_CALL]
+            revision, words = await self._scripts.account_groups(view.basis, batch)
+            view = _at(view, revision)
+            for account, word in zip(batch, words, strict=True):
+                _log_account(view.basis.run, account, word)
+        return await self._again(view)
+
+    async def _reach(self, view: RunView) -> RunView:
+        while (step := ledger.reached(view)) is not None:
+            flying = () if step.wanting or step.spec.cancel is CancelRule.CARRY else await self._reader.flying(view.basis.run)
+            action = ledger.reach(view, step, flying)
+            revision, given_up = await self._scripts.reach_step(view.basis, action)
+            log.info("step_reached", run=view.basis.run, step=step.index, groups=step.accepted, short=action.short, given_up=len(given_up))
+            await self._give_up_rest(_at(view, revision), action)
+            view = await self._again(view)
+        return view
+
+    async def _give_up_rest(self, view: RunView, action: Reach) -> None:
+        """What one script could not take; those left when this is interrupted run on and serve the next step."""
+        for at in range(GIVEN_UP_A_CALL, len(action.redundant), GIVEN_UP_A_CALL):
+            groups = action.redundant[at : at + GIVEN_UP_A_CALL]
+            revision, _ = await self._scripts.give_up_groups(
+                view.basis, groups, CancelReason.REDUNDANT.value, spare=action.spare, step=action.step
+            )
+            view = _at(view, revision)
+
+    async def _launch(self, view: RunView) -> None:
+        while (action := ledger.launch(view)) is not None:
+            n = next(step.spec.n for step in view.steps if step.index == action.step)
+            most = min(action.groups, max(1, JOBS_A_CALL // n))
+            try:
+                done = await self._scripts.launch(view.basis, replace(action, groups=most), window=self._window)
+            except QueueFull as full:
+                log.warning("launch_refused", run=view.basis.run, why=full.why)
+                return
+            if done.announced:
+                log.info("prompts_needed", run=view.basis.run, step=action.step)
+            if done.groups < most:
+                return
+            view = _at(view, done.revision, flying=view.flying + done.groups, reserve=view.reserve - done.groups)
+
+    async def _again(self, view: RunView) -> RunView:
+        fresh = await self._reader.run(view.basis.run)
+        if fresh is None:
+            raise RunClosed(view.basis.run, "gone")
+        return fresh
+
+
+def _at(view: RunView, revision: int, **changes: int) -> RunView:
+    return replace(view, basis=replace(view.basis, revision=revision), **changes)  # type: ignore[arg-type]
+
+
+def _log_account(run: str, account: Account, word: str) -> None:
+    if word == "done":
+        log.debug("group_accounted", run=run, group=account.group, verdict=account.verdict.value, step=account.step, why=account.why)
+    elif word == "parked":
+        log.debug("group_parked", run=run, group=account.group)

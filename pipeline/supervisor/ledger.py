@@ -1,0 +1,160 @@
+"""The rules of the ledger: given how a run stands, what to do. No Redis, no clock, no randomness.
+
+Invariants (promises 3 and 12):
+  1. A group closes once and its first verdict stands; it joins at most one step, and a step never has more than its target.
+  2. An informative group joins the oldest open step with room for groups of its size; when there is none it is parked, and goes before all
+     others when one opens. Nothing informative is thrown away.
+  3. A step is reached once: at its target, or short when no prompt is left and nothing is in flight.
+  4. No selection by time. Groups are accounted in the order they closed, members count as they were sampled, and by the default rule
+     nothing is cancelled of which a member has finished: those that are cancelled return whole, so long ones are drawn as often as they
+     were sampled.
+  5. Every prompt ends as trained, filtered or dead, or is left: pushed = trained + filtered + dead + left.
+
+Each function decides one kind of action on one view. Whoever acts takes a new view after each action that changes the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pipeline.messages import Outcome
+from pipeline.supervisor.actions import Account, Launch, Reach, Verdict
+from pipeline.supervisor.policies import Judgement, judge
+from pipeline.supervisor.replenishment import informative_rate, wanted_in_flight
+from pipeline.supervisor.step_spec import CancelRule
+from pipeline.supervisor.views import ClosedGroup, FlyingGroup, OpenStep, RunView
+
+NO_STEP_OF_ITS_SIZE = "no open step asks for groups of its size"
+
+
+def account(view: RunView, closed: Sequence[ClosedGroup]) -> list[Account]:
+    """Verdicts for groups that closed and for parked ones that can move on, in the order to apply them.
+
+    Parked groups that no step has room for are left where they are.
+    """
+    steps = list(view.steps)
+    accounts: list[Account] = []
+    for group in sorted(view.parked, key=_age) + sorted((g for g in closed if not g.parked), key=_age):
+        judgement = judge(group, incarnation=view.basis.incarnation, run_cancelled_for=view.cancelled_for)
+        verdict, why = judgement.verdict, judgement.why
+        step = steps[0].index if steps else None
+        if not group.launched_by_ledger:
+            step = None
+        elif verdict is Verdict.INFORMATIVE:
+            at = next((i for i, s in enumerate(steps) if s.wanting and s.spec.n == group.want), None)
+            if at is not None:
+                step = steps[at].index
+                steps[at] = replace(steps[at], accepted=steps[at].accepted + 1)
+            elif steps and all(s.spec.n != group.want for s in steps):
+                verdict, why = Verdict.SURPLUS, NO_STEP_OF_ITS_SIZE
+            elif group.parked:
+                continue
+            else:
+                step = None
+        accounts.append(_account(group, judgement, verdict, why, step))
+    return accounts
+
+
+def reached(view: RunView) -> OpenStep | None:
+    """The oldest open step that can end now, or None. At its target, or short because nothing more can come."""
+    if not view.steps:
+        return None
+    for step in view.steps:
+        if not step.wanting:
+            return step
+    nothing_comes = view.prompts_ended and not view.reserve and not view.flying and not view.parked
+    return view.steps[0] if nothing_comes else None
+
+
+def reach(view: RunView, step: OpenStep, flying: Sequence[FlyingGroup]) -> Reach:
+    """How a step ends and what that makes redundant.
+
+    Groups in flight that the steps still open need, at the running filter rate and their over-sampling, are not redundant; of the others
+    those go first on which the least work was done.
+    """
+    rule = step.spec.cancel
+    rest = [other for other in view.steps if other.index != step.index]
+    keep = _wanted(view, rest)
+    candidates = {
+        CancelRule.CARRY: [],
+        CancelRule.ALL: list(flying),
+        CancelRule.DEFAULT: [group for group in flying if not group.finished],
+    }[rule]
+    if rule is CancelRule.DEFAULT:
+        candidates = sorted(candidates, key=_least_work_first)[: max(0, len(flying) - keep)]
+    return Reach(
+        step=step.index,
+        short=bool(step.wanting),
+        redundant=tuple(group.id for group in candidates),
+        spare=rule is CancelRule.DEFAULT,
+    )
+
+
+def launch(view: RunView) -> Launch | None:
+    """The next groups to launch, for the oldest step that those in flight do not cover; None when enough are in flight or none is left."""
+    if not view.is_open or view.cancelled_for or (not view.reserve and (view.prompts_ended or view.need_announced)):
+        return None
+    for step, bound in zip(view.steps, _wanted_each(view, view.steps), strict=True):
+        missing = bound - view.flying
+        if missing > 0:
+            return Launch(step=step.index, groups=missing, bound=bound)
+    return None
+
+
+def _wanted(view: RunView, steps: Sequence[OpenStep]) -> int:
+    return max(_wanted_each(view, steps), default=0)
+
+
+def _wanted_each(view: RunView, steps: Sequence[OpenStep]) -> list[int]:
+    return wanted_in_flight(steps, informative_rate(view.informative, view.judged))
+
+
+def _age(group: ClosedGroup) -> tuple[int, str]:
+    return group.closed_ms, group.id
+
+
+def _least_work_first(group: FlyingGroup) -> tuple[int, int, int, str]:
+    return group.ended, group.begun, -group.launched_ms, group.id
+
+
+def _account(group: ClosedGroup, judgement: Judgement, verdict: Verdict, why: str, step: int | None) -> Account:
+    members = group.members.values()
+    valid = {index for index, value in enumerate(judgement.values) if value is not None}
+    good = sum(member.sampled_tokens for index, member in group.members.items() if index in valid)
+    cancelled = sum(
+        member.sampled_tokens for index, member in group.members.items() if index not in valid and member.outcome is Outcome.CANCELLED
+    )
+    sampled = sum(member.sampled_tokens for member in members)
+    return Account(
+        group=group.id,
+        verdict=verdict,
+        why=why.replace("|", "/"),
+        step=step,
+        want=group.want,
+        valid=len(valid),
+        mean=judgement.mean,
+        spread=judgement.spread,
+        rewards=judgement.values,
+        sampled=sampled,
+        total=sum(member.total_tokens for member in members),
+        good_tokens=good,
+        failed_tokens=sampled - good - cancelled,
+        cancelled_tokens=cancelled,
+        first_version=oldest_version(member.first_version for member in members),
+        last_version=newest_version(member.last_version for member in members),
+    )
+
+
+def oldest_version(labels: Iterable[str]) -> str:
+    """The lowest of some policy versions, empty when none is known. Numbers in a label (`<incarnation>.<number>`) compare as numbers."""
+    return min(filter(None, labels), key=_version_order, default="")
+
+
+def newest_version(labels: Iterable[str]) -> str:
+    """The highest of some policy versions, empty when none is known."""
+    return max(filter(None, labels), key=_version_order, default="")
+
+
+def _version_order(label: str) -> tuple[tuple[int, int, str], ...]:
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in label.split("."))

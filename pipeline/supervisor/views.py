@@ -1,0 +1,114 @@
+"""What the rules of the ledger look at: a run, its open steps, its groups. Plain records; `loading.py` fills them from Redis.
+
+Nothing here has a clock: times are milliseconds of Redis, only compared with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipeline.messages import Outcome
+from pipeline.supervisor.step_spec import StepSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """State of a run's ledger that a decision was made on; an action on any other is refused."""
+
+    run: str
+    incarnation: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenStep:
+    """A step that wants groups."""
+
+    index: int
+    spec: StepSpec
+    accepted: int
+    """Groups that joined."""
+
+    @property
+    def wanting(self) -> int:
+        """Groups it still wants."""
+        return max(0, self.spec.target - self.accepted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """How one member of a group ended."""
+
+    outcome: Outcome
+    reward: float | None
+    """None = none was given."""
+    components: Mapping[str, float | None]
+    reason: str = ""
+    stop: str = ""
+    sampled_tokens: int = 0
+    total_tokens: int = 0
+    first_version: str = ""
+    last_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedGroup:
+    """A group of which every member has ended, not accounted yet."""
+
+    id: str
+    incarnation: int
+    want: int
+    """Members it was launched with."""
+    members: Mapping[int, Member]
+    closed_ms: int
+    spec: StepSpec
+    """Of the step it was launched for."""
+    launched_by_ledger: bool = True
+    """False: a client put it into the queue itself. It gets its verdict and its record, and joins no step."""
+    redraws: int = 0
+    """How often its prompt was dropped before."""
+    given_up: str = ""
+    """Why it was given up while in flight; empty = it was not."""
+    parked: bool = False
+    """It was found informative while no step had room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlyingGroup:
+    """How far a group in flight is."""
+
+    id: str
+    incarnation: int
+    want: int
+    launched_ms: int
+    ended: int
+    """Members that ended, however."""
+    finished: int
+    """Members that ended with something the policy did (`ok`, `model_failure`)."""
+    begun: int
+    """RUN attempts that were begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run's ledger at one revision."""
+
+    basis: Basis
+    steps: tuple[OpenStep, ...] = ()
+    """Open ones, lowest index first."""
+    flying: int = 0
+    """Groups in flight, those that closed and are not accounted included, those that were given up not."""
+    reserve: int = 0
+    """Prompts in the reserve."""
+    prompts_ended: bool = False
+    need_announced: bool = False
+    judged: int = 0
+    """Groups that were judged lately."""
+    informative: int = 0
+    """How many of them were informative."""
+    cancelled_for: str = ""
+    """Why the run was cancelled; empty = it was not."""
+    is_open: bool = True
+    parked: tuple[ClosedGroup, ...] = field(default=())
+    """Informative groups that no step had room for, longest waiting first."""

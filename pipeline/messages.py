@@ -280,25 +280,6 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JournalEntry:
-    """A finished turn as a delta: what it added to the trajectory. T tokens of the addition."""
-
-    turn: Turn
-    token_ids: U32
-    """uint32, shape [T]: what was appended to the turn's segment since the turn before, prompt and sampled tokens."""
-    sampled_mask: U8
-    """uint8, shape [T]."""
-    logprobs: F32
-    """float32, shape [T]; NaN where `sampled_mask` is 0."""
-    versions: tuple[VersionSpan, ...] = ()
-    """Of this turn, as indices into the segment."""
-    began: str = ""
-    """Not empty: the turn began a new segment, and why."""
-    messages: tuple[ChatMessage, ...] = ()
-    """What the turn added to the conversation."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
     """What EVAL found."""
 

@@ -28,15 +28,13 @@ from workers.agent.renderer import Prompt, Renderer
 from workers.agent.seeds import call_seed
 from workers.agent.tool_calls import ParsedTurn, parse_turn
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
-from workers.llm.backend import Backend, Caps, GenRequest, GenResult
+from workers.llm.backend import Caps, GenRequest, GenResult, Model
 from workers.llm.errors import InvalidResponse, ModelError, Overlong, Retryable
 from workers.llm.ratio import ratio_bias
 from workers.tools.base import ToolOverran, ToolResult, ToolSet
 
 MAX_CALLS_A_TURN = 16
 """Tool calls of one turn that are run; a turn that writes more is told so."""
-TOOL_GRACE_S = 30.0
-"""What a tool has beyond its timeout to say that it hit it; after that it is broken."""
 MAX_PARTS = 32
 """Calls that one turn may take; a server that aborts more often than that is broken."""
 ABORT_GRACE_S = 2.0
@@ -74,6 +72,8 @@ class AgentSettings:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     call_timeout_s: float = 1800.0
     """Of one model call, waiting for a place in the server's line included."""
+    tool_grace_s: float = 30.0
+    """What a tool has beyond its timeout to say that it hit it; after that it is broken."""
     allow_biased_logprobs: bool = False
     """Sample also where the recorded logprobs are not those of the distribution sampled from: validation, never training."""
 
@@ -91,7 +91,7 @@ async def run_agent(
     job: JobSpec,
     messages: Sequence[ChatMessage],
     *,
-    backend: Backend,
+    backend: Model,
     renderer: Renderer,
     tools: ToolSet,
     recorder: TrajectoryRecorder,
@@ -152,7 +152,7 @@ class _Spoken:
 @dataclass(slots=True, kw_only=True)
 class _AgentLoop:
     job: JobSpec
-    backend: Backend
+    backend: Model
     caps: Caps
     renderer: Renderer
     tools: ToolSet
@@ -388,11 +388,11 @@ class _AgentLoop:
         limits = self.job.template.limits
         timeout_s = max(0.0, min(limits.tool_timeout_s, self.active.left_s))
         try:
-            async with asyncio.timeout(timeout_s + TOOL_GRACE_S) as guard:
+            async with asyncio.timeout(timeout_s + self.settings.tool_grace_s) as guard:
                 result = await self.tools[item.name](item.arguments, timeout_s=timeout_s)
         except TimeoutError as error:
             if guard.expired():
-                raise ToolOverran(item.name, timeout_s + TOOL_GRACE_S) from error
+                raise ToolOverran(item.name, timeout_s + self.settings.tool_grace_s) from error
             raise
         return cut_observation(self.renderer.tokenizer, result.text, limits.max_observation_tokens), False, result
 

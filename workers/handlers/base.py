@@ -17,23 +17,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from pipeline.messages import Failure, Grade, JobSpec, JournalEntry, Json, Outcome, Stage, StopReason, Trajectory
-from workers.llm.backend import Caps, GenRequest, GenResult
+from pipeline.messages import Failure, Grade, JobSpec, Json, Outcome, Stage, StopReason, Trajectory
+from workers.agent.limits import ActiveTime
+from workers.agent.trajectory import TurnDelta
+from workers.llm.backend import Model
 from workers.sandbox.base import Sandbox, SandboxProvider
 from workers.sandbox.errors import SandboxError, SandboxGone
 from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
-
-
-class Model(Protocol):
-    """The part of `workers.llm.backend.Backend` that an agent uses."""
-
-    async def probe(self) -> Caps:
-        """What the server can do."""
-
-    async def generate(self, request: GenRequest, *, timeout_s: float) -> GenResult:
-        """One call."""
 
 
 class EnvironmentGone(SandboxError):
@@ -100,8 +91,10 @@ class RunContext(StageContext):
     environment: Environment
     backend: Model
     """The model server of this job."""
-    journal: Callable[[JournalEntry], Awaitable[None]]
+    journal: Callable[[TurnDelta], Awaitable[None]]
     """Keeps a finished turn."""
+    active: ActiveTime
+    """The clock of the job's active time."""
 
     async def sandbox(self) -> Sandbox:
         """Takes over the sandbox that INIT made.
@@ -157,7 +150,7 @@ class TaskHandler(ABC):
 
     @abstractmethod
     async def run(self, context: RunContext) -> Trajectory:
-        """Lets the agent act. Most handlers call `workers.agent.run_agent`."""
+        """Lets the agent act. Most handlers take `agent_handler.AgentHandler`'s."""
 
     @abstractmethod
     async def evaluate(self, context: EvalContext) -> Grade:

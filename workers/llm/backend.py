@@ -108,8 +108,8 @@ class Health:
     detail: str = ""
 
 
-class Backend(Protocol):
-    """An inference server. All calls raise `errors.ModelError` and nothing else, `CancelledError` aside."""
+class Model(Protocol):
+    """What an agent calls: one server, or a pool that looks like one."""
 
     async def probe(self) -> Caps:
         """Ask the server what it can do; remembered."""
@@ -122,6 +122,10 @@ class Backend(Protocol):
     async def abort(self, request_id: str) -> None:
         """End a call, also one of another process; its own `generate` then returns what came, with finish `abort`."""
         ...
+
+
+class Backend(Model, Protocol):
+    """An inference server. All calls raise `errors.ModelError` and nothing else, `CancelledError` aside."""
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop sampling. With `keep` and `wait` no token is lost. The prefix cache is cleared."""

@@ -37,15 +37,27 @@ class Bodies:
             DamagedBody: there is none under that key.
             BrokerUnreachable
         """
+        body = await self.find(key)
+        if body is None:
+            raise DamagedBody(f"{key} is not there", b"")
+        return body
+
+    async def journal(self, key: str) -> list[bytes]:
+        """The bodies of a journal, in order; empty when there is none."""
+        return [*await ask(self._client, "LRANGE", key, 0, -1)]
+
+    async def keep(self, key: str, body: bytes, *, ttl_ms: int) -> None:
+        """Keeps a body that can be made again from what is there; the first one stays."""
+        await ask(self._client, "SET", key, body, "NX", "PX", ttl_ms)
+
+    async def find(self, key: str) -> bytes | None:
+        """One body, or None."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes | None] = loop.create_future()
         self._asked.append((key, future))
         if len(self._asked) == 1:
             loop.call_soon(self._send)
-        body = await future
-        if body is None:
-            raise DamagedBody(f"{key} is not there", b"")
-        return body
+        return await future
 
     async def spec(self, begun: Begun) -> JobSpec:
         """What a begun job is to do.

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from pipeline import codec
 from pipeline.consumer import End, JobControl, Settled
+from pipeline.errors import DamagedBody
 from pipeline.messages import Grade, Outcome, Settlement, Stage, StopReason, Trajectory
+from pipeline.scripts import Begun
+from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.graders.errors import GraderError
 from workers.handlers.base import Environment, EvalContext, StageContext, TaskHandler
 from workers.stages.stage import PROGRESS_MARGIN_S, StageWork
 
+SALVAGED_TTL_MS = 8 * 86_400_000
+"""A salvaged trajectory lives as long as one that RUN handed on with the default settings."""
 MODEL_STOPS = frozenset(
     (
         StopReason.TURNS,
@@ -36,15 +41,31 @@ class EvalWork(StageWork):
         limit_s = context.spec.template.limits.eval_active_s
         control.progress(limit_s + PROGRESS_MARGIN_S)
         begun, keys = control.begun, self.bodies.keys
-        raw_trajectory = await self.bodies.get(keys.body(begun.claim.job, begun.run_attempt, Stage.RUN.value))
         raw_environment = await self.bodies.get(keys.body(begun.claim.job, begun.init_attempt, Stage.INIT.value))
-        trajectory = codec.decode(Trajectory, raw_trajectory)
+        trajectory = await self._trajectory(begun)
         shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
         eval_context = EvalContext(**shared, environment=codec.decode(Environment, raw_environment), trajectory=trajectory)
         control.gate()
         async with asyncio.timeout(limit_s):
             grade = await handler.evaluate(eval_context)
         return Settled(settlement_of(trajectory, grade), codec.encode(grade), Stage.EVAL.value)
+
+    async def _trajectory(self, begun: Begun) -> Trajectory:
+        """What RUN handed on, or, of a lost attempt that is salvaged, what its journal adds up to; that is kept in its place."""
+        keys, job = self.bodies.keys, begun.claim.job
+        key = keys.body(job, begun.run_attempt, Stage.RUN.value)
+        body = await self.bodies.find(key)
+        if body is not None:
+            return codec.decode(Trajectory, body)
+        deltas = await self.bodies.journal(keys.body(job, begun.run_attempt, "turns"))
+        if not deltas:
+            raise DamagedBody(f"{key} is not there", b"")
+        recorder = TrajectoryRecorder.replay(codec.decode(TurnDelta, delta) for delta in deltas)
+        trajectory = recorder.trajectory(StopReason.LOST)
+        answer = next((message.content for message in reversed(trajectory.messages) if message.role == "assistant"), "")
+        trajectory = replace(trajectory, answer=answer)
+        await self.bodies.keep(key, codec.encode(trajectory), ttl_ms=SALVAGED_TTL_MS)
+        return trajectory
 
 
 def settlement_of(trajectory: Trajectory, grade: Grade) -> Settlement:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -29,6 +29,10 @@ LONGEST_WAIT_S = 2.0
 CALL_TRIES = 4
 """Tries of one model call over all servers, before the attempt fails."""
 WAIT_PROGRESS_S = 60.0
+
+
+Waiting = Callable[[], AbstractContextManager[None]]
+"""Brackets a time that does not count as active."""
 
 
 class ModelServers:
@@ -58,10 +62,10 @@ class ModelServers:
         await self._stack.aclose()
 
     def for_job(
-        self, run: str, model: str, job: str, attempt: int, *, gate: Callable[[], None], progress: Callable[[float], None]
+        self, run: str, model: str, job: str, attempt: int, *, gate: Callable[[], None], progress: Callable[[float], None], waiting: Waiting
     ) -> PooledBackend:
         """The server of one attempt, assigned at its first call."""
-        return PooledBackend(self, run, model, job, attempt, gate, progress)
+        return PooledBackend(self, run, model, job, attempt, gate, progress, waiting)
 
     async def assign(self, run: str, model: str, job: str, attempt: int) -> Assignment | None:
         """Asks the pool; remembers the lease."""
@@ -113,11 +117,13 @@ class PooledBackend:
         attempt: int,
         gate: Callable[[], None],
         progress: Callable[[float], None],
+        waiting: Waiting,
     ) -> None:
         self._servers = servers
         self._run, self._model, self._job, self._attempt = run, model, job, attempt
         self._gate = gate
         self._progress = progress
+        self._waiting = waiting
         self._assignment: Assignment | None = None
         self.rerouted = 0
 
@@ -137,6 +143,11 @@ class PooledBackend:
         self._progress(timeout_s * CALL_TRIES + WAIT_PROGRESS_S)
         return await self._tried(lambda backend: backend.generate(request, timeout_s=timeout_s))
 
+    async def abort(self, request_id: str) -> None:
+        """Ends a call at the server it went to."""
+        if self._assignment is not None:
+            await (await self._servers.backend(self._assignment.server, self._model)).abort(request_id)
+
     async def _tried(self, call: Callable[[VllmBackend], Awaitable[Answer]]) -> Answer:
         for left in range(CALL_TRIES - 1, -1, -1):
             backend = await self._backend()
@@ -153,7 +164,8 @@ class PooledBackend:
                 await self._servers.release(self._assignment)
                 self._assignment = None
                 self.rerouted += 1
-                await asyncio.sleep(min(LONGEST_WAIT_S, pause_s) * random.uniform(0.5, 1.0))
+                with self._waiting():
+                    await asyncio.sleep(min(LONGEST_WAIT_S, pause_s) * random.uniform(0.5, 1.0))
         raise AssertionError("the last try returns or raises")
 
     async def _backend(self) -> VllmBackend:
@@ -163,6 +175,7 @@ class PooledBackend:
             self._progress(WAIT_PROGRESS_S)
             self._assignment = await self._servers.assign(self._run, self._model, self._job, self._attempt)
             if self._assignment is None:
-                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+                with self._waiting():
+                    await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
                 wait_s = min(LONGEST_WAIT_S, wait_s * 2)
         return await self._servers.backend(self._assignment.server, self._model)

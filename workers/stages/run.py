@@ -11,8 +11,9 @@ from dataclasses import fields
 from pipeline import codec
 from pipeline.consumer import End, HandedOff, JobControl, Settled
 from pipeline.errors import JobCancelled
-from pipeline.messages import JournalEntry, Outcome, Settlement, Stage, StopReason
-from workers.agent.journal import trajectory_of
+from pipeline.messages import Outcome, Settlement, Stage, StopReason
+from workers.agent.limits import ActiveTime
+from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.handlers.base import Environment, RunContext, StageContext, TaskHandler
 from workers.handlers.registry import Handlers
 from workers.sandbox.base import SandboxProvider
@@ -37,24 +38,33 @@ class RunWork(StageWork):
         limits = spec.template.limits
         control.progress(limits.run_active_s + PROGRESS_MARGIN_S)
         body = await self.bodies.get(self.bodies.keys.body(claim.job, control.begun.init_attempt, Stage.INIT.value))
-        journalled: list[JournalEntry] = []
+        journalled: list[TurnDelta] = []
 
-        async def journal(entry: JournalEntry) -> None:
-            journalled.append(entry)
+        async def journal(delta: TurnDelta) -> None:
+            journalled.append(delta)
             control.progress(limits.run_active_s + PROGRESS_MARGIN_S)
-            await control.journal(entry.turn.index, codec.encode(entry))
+            await control.journal(delta.index, codec.encode(delta))
 
-        backend = self.models.for_job(claim.run, spec.template.model, claim.job, spec.attempt, gate=control.gate, progress=control.progress)
+        active = ActiveTime(limits.run_active_s)
+        backend = self.models.for_job(
+            claim.run,
+            spec.template.model,
+            claim.job,
+            spec.attempt,
+            gate=control.gate,
+            progress=control.progress,
+            waiting=active.waiting,
+        )
         shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
         try:
             async with backend:
                 trajectory = await handler.run(
-                    RunContext(**shared, environment=codec.decode(Environment, body), backend=backend, journal=journal)
+                    RunContext(**shared, environment=codec.decode(Environment, body), backend=backend, journal=journal, active=active)
                 )
         except (asyncio.CancelledError, JobCancelled):
             if control.cancel_reason != StopReason.DEADLINE or not journalled:
                 raise
-            partial = trajectory_of(journalled, StopReason.DEADLINE)
+            partial = TrajectoryRecorder.replay(journalled).trajectory(StopReason.DEADLINE)
             settlement = Settlement(outcome=Outcome.EXPIRED, reason="deadline", stop=StopReason.DEADLINE.value, turns=len(partial.turns))
             return Settled(settlement, codec.encode(partial), Stage.RUN.value)
         return HandedOff(codec.encode(trajectory))

@@ -1,0 +1,63 @@
+"""A task whose RUN is the agent loop: it says how the dialogue begins and which tools there are, and judges the end."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from functools import lru_cache
+
+from pipeline.messages import ChatMessage, JobSpec, Trajectory
+from workers.agent import AgentSettings, ChatMLRenderer, Renderer, TrajectoryRecorder, run_agent
+from workers.handlers.base import RunContext, TaskHandler
+from workers.llm.tokenizer import load
+from workers.sandbox.base import Sandbox
+from workers.tools.base import Tool, ToolSet
+
+
+class AgentHandler(TaskHandler):
+    """Lets the agent loop act with the task's tools in the task's sandbox; the sandbox is gone when it ends."""
+
+    settings = AgentSettings()
+
+    @abstractmethod
+    def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:
+        """How the dialogue begins."""
+
+    @abstractmethod
+    def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
+        """What the model may call."""
+
+    def renderer(self, spec: JobSpec) -> Renderer:
+        """How dialogues of this job's model become ids."""
+        return default_renderer()
+
+    async def run(self, context: RunContext) -> Trajectory:
+        recorder = TrajectoryRecorder()
+
+        async def gate() -> None:
+            context.gate()
+
+        async with AsyncExitStack() as stack:
+            sandbox: Sandbox | None = None
+            if context.environment.is_local:
+                sandbox = await stack.enter_async_context(await context.sandbox())
+            end = await run_agent(
+                context.spec,
+                self.messages(context.spec),
+                backend=context.backend,
+                renderer=self.renderer(context.spec),
+                tools=ToolSet(self.tools(context.spec, sandbox)),
+                recorder=recorder,
+                gate=gate,
+                journal=context.journal,
+                active=context.active,
+                settings=self.settings,
+            )
+        return recorder.trajectory(end.stop, answer=end.answer)
+
+
+@lru_cache(maxsize=1)
+def default_renderer() -> Renderer:
+    """ChatML with the tokenizer that ships in the package."""
+    return ChatMLRenderer(load())

@@ -20,7 +20,7 @@ _ADVICE = (
     (r"\b40[13]\b", "The index refused the login: check the address in PIP_INDEX_URL or in pip.conf."),
     (r"No space left", "The disk is full. Downloads pass through TMPDIR; the environment itself needs about 500 MB here."),
     (
-        r"No matching distribution|Could not find a version|none is configured|no package source",
+        r"No matching distribution|Could not find a version|none is configured|lists no file",
         "The index lacks a wheel for this Python and machine. Wheels exist for Python 3.11 to 3.14 on glibc Linux (x86-64, aarch64) "
         "and macOS; a mirror must carry them. PIP_INDEX_URL names another index.",
     ),

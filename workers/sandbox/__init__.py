@@ -1,0 +1,47 @@
+"""Where code of models runs. `base` is the interface of every backend; backends are imported from their own packages.
+
+from workers.sandbox.process import ProcessSandboxes     bare processes, for development
+"""
+
+from workers.sandbox.base import Kernel, Probe, Sandbox, SandboxProvider, Shell
+from workers.sandbox.errors import (
+    ExecTimeout,
+    SandboxBusy,
+    SandboxError,
+    SandboxFileError,
+    SandboxGone,
+    SandboxLeak,
+    SandboxRefused,
+    SandboxStartError,
+    SessionStartError,
+    StaleAttempt,
+)
+from workers.sandbox.results import ExecResult, FileEntry, KernelResult, ShellResult
+from workers.sandbox.spec import Isolation, Limits, SandboxHandle, SandboxOwner, SandboxSpec
+
+__all__ = [
+    "ExecResult",
+    "ExecTimeout",
+    "FileEntry",
+    "Isolation",
+    "Kernel",
+    "KernelResult",
+    "Limits",
+    "Probe",
+    "Sandbox",
+    "SandboxBusy",
+    "SandboxError",
+    "SandboxFileError",
+    "SandboxGone",
+    "SandboxHandle",
+    "SandboxLeak",
+    "SandboxOwner",
+    "SandboxProvider",
+    "SandboxRefused",
+    "SandboxSpec",
+    "SandboxStartError",
+    "SessionStartError",
+    "Shell",
+    "ShellResult",
+    "StaleAttempt",
+]

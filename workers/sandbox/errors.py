@@ -1,0 +1,121 @@
+"""How a sandbox fails. A failed command is a result (`results.py`); what stands here is raised.
+
+SandboxError               the boundary is the sandbox; `retryable`: a new sandbox, or the same call later, can help
+├── SandboxStartError      it could not be made
+├── SandboxRefused         it is there, and this caller may not have it
+│   ├── StaleAttempt         a later attempt of the job was seen here
+│   └── SandboxBusy          another attachment holds it
+├── SandboxGone            it ended, or was never on this node
+├── SessionStartError      a shell or a kernel did not come up in a live sandbox
+├── ExecTimeout            a command outlived its limit and every attempt to end it; carries what it printed
+└── SandboxLeak            something of it may still run after it was stopped; the node is not clean
+SandboxFileError           the sandbox is well, the path is not: the caller's or the model's mistake
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pipeline.errors import RollstreamError
+
+FileTrouble = Literal["not_found", "not_a_file", "not_a_folder", "outside", "too_large", "denied", "bad_archive", "full"]
+SessionKind = Literal["shell", "kernel"]
+
+
+class SandboxError(RollstreamError):
+    """The sandbox itself failed, not a command in it."""
+
+    retryable: bool = True
+
+
+class SandboxStartError(SandboxError):
+    """No sandbox came of it, and nothing of the try is left.
+
+    Args:
+        retryable: whether the same spec can succeed later, or on another node.
+    """
+
+    def __init__(self, backend: str, why: str, *, retryable: bool = True) -> None:
+        super().__init__(f"sandbox ({backend}) not started: {why}")
+        self.backend = backend
+        self.why = why
+        self.retryable = retryable
+
+
+class SandboxRefused(SandboxError):
+    """A sandbox that this caller may not have; asking again with the same handle changes nothing."""
+
+    retryable = False
+
+    def __init__(self, sandbox_id: str, why: str) -> None:
+        super().__init__(f"sandbox {sandbox_id} refused: {why}")
+        self.sandbox_id = sandbox_id
+        self.why = why
+
+
+class StaleAttempt(SandboxRefused):
+    """A later attempt of the same job has been here: the caller has lost its lease and must drop its work."""
+
+    def __init__(self, sandbox_id: str, attempt: int, seen: int) -> None:
+        super().__init__(sandbox_id, f"attempt {attempt} of its job came after attempt {seen}")
+        self.attempt = attempt
+        self.seen = seen
+
+
+class SandboxBusy(SandboxRefused):
+    """Another attachment holds it. The lease is free when that process parks it, stops it or dies."""
+
+    retryable = True
+
+    def __init__(self, sandbox_id: str) -> None:
+        super().__init__(sandbox_id, "another attachment holds its lease")
+
+
+class SandboxGone(SandboxError):
+    """The sandbox ended (stopped, torn down, its processes killed from outside), or is not on this node."""
+
+    def __init__(self, sandbox_id: str, why: str) -> None:
+        super().__init__(f"sandbox {sandbox_id} is gone: {why}")
+        self.sandbox_id = sandbox_id
+        self.why = why
+
+
+class SessionStartError(SandboxError):
+    """A shell or kernel that did not come up; `detail` is the last it printed."""
+
+    def __init__(self, kind: SessionKind, why: str, detail: str = "") -> None:
+        super().__init__(f"{kind} did not start: {why}" + (f"\n{detail}" if detail else ""))
+        self.kind: SessionKind = kind
+        self.why = why
+        self.detail = detail
+
+
+class ExecTimeout(SandboxError):
+    """A command could not be ended: the sandbox no longer does what it is told."""
+
+    def __init__(self, what: str, timeout_s: float, stdout: bytes, stderr: bytes) -> None:
+        super().__init__(f"{what}: limit of {timeout_s:g} s passed and the processes did not end when killed")
+        self.timeout_s = timeout_s
+        self.stdout = stdout
+        self.stderr = stderr
+
+
+class SandboxLeak(SandboxError):
+    """Processes of a stopped sandbox are still there; `pids` names them."""
+
+    retryable = False
+
+    def __init__(self, sandbox_id: str, pids: tuple[int, ...]) -> None:
+        super().__init__(f"sandbox {sandbox_id}: still running after it was killed: {', '.join(map(str, pids))}")
+        self.sandbox_id = sandbox_id
+        self.pids = pids
+
+
+class SandboxFileError(RollstreamError):
+    """A path that cannot be read, written or listed as asked."""
+
+    def __init__(self, path: str, trouble: FileTrouble, detail: str = "") -> None:
+        super().__init__(f"{path}: {trouble.replace('_', ' ')}" + (f" ({detail})" if detail else ""))
+        self.path = path
+        self.trouble: FileTrouble = trouble
+        self.detail = detail

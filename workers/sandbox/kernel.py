@@ -1,0 +1,175 @@
+"""An IPython that outlives its own death: kernel processes (`kernel_connection.py`) come and go, each with fresh sockets and a fresh key.
+
+1. A cell has ended when its reply has come AND the kernel said it is idle. Output is a lossy channel, so after the reply idle is waited for
+   only briefly; a reply that stays away after idle means a kernel that cannot answer any more, and it is killed.
+2. Whatever is waited for is raced against the end of the kernel's process.
+3. The status comes from the reply: an error's own message can be lost.
+4. At its limit a cell is interrupted. A cell that ends after that is over, and the next one is not sent before the kernel has said that
+   the interrupt was delivered: it could hit that one instead. A kernel that does not end its cell is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import zmq.asyncio
+
+from workers.sandbox.base import DEFAULT_OUTPUT_BYTES
+from workers.sandbox.kernel_connection import Cell, KernelConnection, KernelProgram
+from workers.sandbox.kernel_output import CellOutput
+from workers.sandbox.launcher import Launcher, SharedFolder
+from workers.sandbox.results import KernelResult, KernelStatus
+
+INTERRUPT_S = 3.0
+"""What a cell gets to end after an interrupt; one that ignores it, or hangs in C code, loses its kernel."""
+IDLE_AFTER_REPLY_S = 1.0
+REPLY_AFTER_IDLE_S = 2.0
+EXIT_S = 3.0
+"""What a kernel that was told to exit by its cell gets to do so."""
+
+NO_ANSWER_TEXT = "The kernel ran the cell and could not answer (its output streams may be broken); it was stopped."
+
+Wake = Literal["done", "incomplete", "ended", "timeout", "mute"]
+
+
+class IpcKernel:
+    """The `Kernel` of every backend that can start a process and share a folder with it."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        program: KernelProgram,
+        folder: SharedFolder,
+        env: Mapping[str, str],
+        workdir: str,
+        context: zmq.asyncio.Context,
+    ) -> None:
+        self._launcher = launcher
+        self._program = program
+        self._folder = folder
+        self._env = env
+        self._workdir = workdir
+        self._context = context
+        self._live: KernelConnection | None = None
+        self._lost_state = False
+        self._turn = asyncio.Lock()
+
+    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES) -> KernelResult:
+        async with self._turn:
+            started = time.monotonic()
+            live = await self._live_kernel()
+            fresh, self._lost_state = self._lost_state, False
+            output = CellOutput(max_output_bytes)
+            # A lone surrogate cannot be sent; written as an escape it means the same where it can stand at all, in a string.
+            cell = live.begin(code.encode("utf-8", "backslashreplace").decode(), output)
+            try:
+                wake = await self._wait(live, cell, timeout_s)
+                timed_out = wake == "timeout"
+                if timed_out:
+                    wake = await self._interrupt(live, cell)
+                if wake == "done" or wake == "incomplete":
+                    await self._leave_if_told(live, cell.reply.result())
+                status, text = self._judge(live, cell, wake, timed_out)
+            except BaseException:
+                self._drop()
+                raise
+            if text:
+                output.say(text)
+            return KernelResult(
+                status=status,
+                output=output.shown,
+                stdout=output.stdout,
+                result=output.result,
+                error_name=output.error_name,
+                error_text=text or output.error_text,
+                state_lost=self._live is None,
+                fresh_kernel=fresh,
+                incomplete=wake == "incomplete",
+                truncated_bytes=output.truncated_bytes,
+                took_s=time.monotonic() - started,
+            )
+
+    async def interrupt(self) -> None:
+        if self._live is not None and self._turn.locked():
+            self._live.interrupt()
+
+    async def restart(self) -> None:
+        self._drop()
+
+    async def close(self) -> None:
+        self._drop()
+
+    async def _live_kernel(self) -> KernelConnection:
+        if self._live is not None and self._live.has_ended:
+            self._live.ended.result()  # raises when the whole sandbox ended
+            self._drop()
+        if self._live is None:
+            self._live = await KernelConnection.start(self._launcher, self._program, self._folder, self._env, self._workdir, self._context)
+        return self._live
+
+    async def _wait(self, live: KernelConnection, cell: Cell, timeout_s: float) -> Wake:
+        """Waits for both ends of the cell, the end of the kernel, or the time."""
+        idle = asyncio.ensure_future(cell.idle.wait())
+        try:
+            await _first_of(cell.reply, idle, live.ended, timeout_s=timeout_s)
+            if not cell.reply.done() and idle.done():
+                await _first_of(cell.reply, live.ended, timeout_s=REPLY_AFTER_IDLE_S)
+                if not cell.reply.done() and not live.ended.done():
+                    return "mute"
+            if cell.reply.done():
+                await _first_of(idle, live.ended, timeout_s=IDLE_AFTER_REPLY_S)
+                cell.output.take_reply(cell.reply.result())
+                return "done" if idle.done() else "incomplete"
+            if live.ended.done():
+                live.ended.result()  # raises when the whole sandbox ended
+                return "ended"
+            return "timeout"
+        finally:
+            idle.cancel()
+
+    async def _interrupt(self, live: KernelConnection, cell: Cell) -> Wake:
+        delivered = live.interrupt()
+        deadline = time.monotonic() + INTERRUPT_S
+        wake = await self._wait(live, cell, INTERRUPT_S)
+        if wake in ("done", "incomplete"):
+            await _first_of(delivered, live.ended, timeout_s=deadline - time.monotonic())
+            if not delivered.done():
+                return "timeout"
+        return wake
+
+    async def _leave_if_told(self, live: KernelConnection, reply: Mapping[str, Any]) -> None:
+        """`exit()` in a cell ends the kernel after its reply: wait for that, so that no later cell is sent to a kernel that leaves."""
+        if any(payload.get("source") == "ask_exit" for payload in reply.get("payload") or ()):
+            await _first_of(live.ended, timeout_s=EXIT_S)
+            self._drop()
+
+    def _judge(self, live: KernelConnection, cell: Cell, wake: Wake, timed_out: bool) -> tuple[KernelStatus, str]:
+        """The status, and what to say when the kernel itself was the trouble; drops a kernel that is of no use any more."""
+        if wake == "ended":
+            text = live.how_it_ended()
+            self._drop()
+            return "kernel_died", text
+        if wake == "mute":
+            self._drop()
+            return "kernel_died", NO_ANSWER_TEXT
+        if wake == "timeout":
+            self._drop()
+            return "timeout", ""
+        reply = cell.reply.result()
+        status: KernelStatus = "ok" if reply.get("status") == "ok" else "error"
+        if timed_out and status == "error":  # one that ended well in the last moment has ended well
+            status = "timeout"
+        return status, ""
+
+    def _drop(self) -> None:
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+            self._lost_state = True
+
+
+async def _first_of(*events: asyncio.Future[Any], timeout_s: float) -> None:
+    await asyncio.wait(events, timeout=max(0.0, timeout_s), return_when=asyncio.FIRST_COMPLETED)

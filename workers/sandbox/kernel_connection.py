@@ -1,0 +1,331 @@
+"""One live kernel process and the messages to and from it, over Unix sockets in the folder shared with its sandbox.
+
+`jupyter_client` makes the connection and signs the messages; reading is done here, because a flood must cost little: of a message only
+what is needed is parsed, and reading never stops, so that the kernel is never ahead of us for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import os
+import secrets
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.connect import KernelConnectionInfo
+
+from workers.sandbox.capture import HeadTail
+from workers.sandbox.errors import SessionStartError
+from workers.sandbox.kernel_output import CellOutput
+from workers.sandbox.launcher import LaunchedProcess, Launcher, SharedFolder
+
+BOOT_SCRIPT = Path(__file__).with_name("kernel_boot.py")
+
+START_TIMEOUT_S = 60.0
+"""A kernel is up in 0.3 s; on a machine with many starts at once it may take ten times that."""
+RESUBSCRIBE_S = 0.2
+LOG_BYTES = 4096
+UNREAD_MESSAGES = 50_000
+"""Between the kernel and us; with less, lines of a cell that prints fast are lost while this process is busy."""
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""A larger one (a single print of that much) is dropped on its way, connection and all; the cell is then marked incomplete."""
+PUMP_SLICE_S = 0.005
+DELIMITER = b"<IDS|MSG>"
+
+
+@dataclass(slots=True)
+class Cell:
+    """A cell between its request and its two ends: the reply, and the kernel's word that it is idle again."""
+
+    output: CellOutput
+    reply: asyncio.Future[Mapping[str, Any]]
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelProgram:
+    """How a kernel is started in a sandbox, by the sandbox's own paths."""
+
+    python: str
+    boot_script: str
+
+    def argv(self, connection_file: str, ready_fd: int) -> list[str]:
+        return [self.python, "-I", self.boot_script, connection_file, str(ready_fd)]
+
+
+def kernel_context() -> zmq.asyncio.Context:
+    """The sockets of all kernels of a process come from one context, with bounds that must be set before a socket connects."""
+    context = zmq.asyncio.Context()
+    context.setsockopt(zmq.RCVHWM, UNREAD_MESSAGES)
+    context.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    context.setsockopt(zmq.LINGER, 0)
+    return context
+
+
+class KernelConnection:
+    """One kernel process, from its start to its end."""
+
+    def __init__(self, launcher: Launcher, process: LaunchedProcess, log: _Log) -> None:
+        self._launcher = launcher
+        self._log = log
+        self._pumps: list[asyncio.Task[None]] = []
+        self._client: AsyncKernelClient | None = None
+        self._cells: dict[str, Cell] = {}
+        self._interrupts: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
+        self._heard = asyncio.Event()
+        self.process = process
+        self.ended = asyncio.create_task(process.wait(), name=f"kernel {process.pid}")
+        self.ended.add_done_callback(_retrieve)
+
+    @classmethod
+    async def start(
+        cls,
+        launcher: Launcher,
+        program: KernelProgram,
+        folder: SharedFolder,
+        env: Mapping[str, str],
+        cwd: str,
+        context: zmq.asyncio.Context,
+    ) -> KernelConnection:
+        """Starts a kernel with sockets and a key of its own; returns when it takes cells.
+
+        Raises:
+            SessionStartError: it did not come up.
+        """
+        number = secrets.token_hex(4)
+        shared = _new_connection()
+        content = json.dumps({**shared, "ip": f"{folder.inside}/{number}"}).encode()
+        connection_file = await asyncio.to_thread(folder.write, f"{number}.json", content)
+        ready, ready_theirs = os.pipe()
+        log = _Log()
+        null = os.open(os.devnull, os.O_RDONLY)
+        try:
+            process = await launcher.spawn(
+                program.argv(connection_file, 3), env=env, cwd=cwd, fds={0: null, 1: log.write_end, 2: log.write_end, 3: ready_theirs}
+            )
+        except OSError as error:
+            log.close()
+            os.close(ready)
+            raise SessionStartError("kernel", f"{program.python}: {error.strerror}") from error
+        except BaseException:
+            log.close()
+            os.close(ready)
+            raise
+        finally:
+            os.close(null)
+            os.close(ready_theirs)
+        log.begin()
+        kernel = cls(launcher, process, log)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                if not await _byte_from(ready):
+                    await asyncio.wait({kernel.ended}, timeout=1.0)
+                    raise SessionStartError("kernel", "its process ended", log.text())
+                await kernel._connect({**shared, "ip": str(folder.outside / number)}, context)
+        except TimeoutError:
+            kernel.close()
+            raise SessionStartError("kernel", f"no answer within {START_TIMEOUT_S:g} s", log.text()) from None
+        except BaseException:
+            kernel.close()
+            raise
+        finally:
+            os.close(ready)
+        await asyncio.to_thread((folder.outside / f"{number}.json").unlink, True)
+        return kernel
+
+    @property
+    def has_ended(self) -> bool:
+        return self.ended.done()
+
+    def how_it_ended(self) -> str:
+        """For people and models; the process has ended."""
+        code = self.ended.result()
+        how = f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
+        last = self._log.text().strip()
+        return f"The kernel's process ended with {how}." + (f"\n{last}" if last else "")
+
+    def begin(self, code: str, output: CellOutput) -> Cell:
+        """Sends a cell. `input()` raises in it at once: nobody would answer."""
+        assert self._client is not None
+        number = self._client.execute(code, allow_stdin=False, stop_on_error=False)
+        self._cells.clear()  # what comes for earlier cells now (their threads) belongs to nobody
+        cell = self._cells[number] = Cell(output, asyncio.get_running_loop().create_future())
+        return cell
+
+    def interrupt(self) -> asyncio.Future[Mapping[str, Any]]:
+        """Asks the kernel to raise KeyboardInterrupt; the future is done when the signal has been sent, not sooner."""
+        assert self._client is not None
+        request = self._client.session.msg("interrupt_request", {})
+        answered = self._interrupts[request["header"]["msg_id"]] = asyncio.get_running_loop().create_future()
+        self._client.control_channel.send(request)
+        return answered
+
+    def close(self) -> None:
+        """Kills the process, its children and its session; does not wait."""
+        self._launcher.kill(self.process, "tree", signal.SIGKILL)
+        for pump in self._pumps:
+            pump.cancel()
+        if self._client is not None:
+            self._client.stop_channels()
+            self._client = None
+        self._log.close()
+
+    # -- messages -------------------------------------------------------------------------------------------------------------------
+
+    async def _connect(self, connection: KernelConnectionInfo, context: zmq.asyncio.Context) -> None:
+        client = self._client = AsyncKernelClient(context=context)
+        client.load_connection_info(connection)
+        client.start_channels(stdin=False, hb=False)
+        sockets = (("iopub", client.iopub_channel), ("shell", client.shell_channel), ("control", client.control_channel))
+        takers: dict[str, Callable[[str, str, bytes], None]] = {
+            "iopub": self._take_shown,
+            "shell": self._take_reply,
+            "control": self._take_control,
+        }
+        for name, channel in sockets:
+            channel.socket.linger = 0
+            pump = asyncio.create_task(self._pump(channel.socket, takers[name]), name=f"kernel {self.process.pid} {name}")
+            self._pumps.append(pump)
+        # A subscription takes a moment to arrive: until something was heard, a cell's output could be lost.
+        while not self._heard.is_set():
+            client.kernel_info()
+            try:
+                async with asyncio.timeout(RESUBSCRIBE_S):
+                    await self._heard.wait()
+            except TimeoutError:
+                if self.ended.done():
+                    raise SessionStartError("kernel", "its process ended", self._log.text()) from None
+
+    async def _pump(self, socket: Any, take: Callable[[str, str, bytes], None]) -> None:
+        assert self._client is not None
+        session, loop = self._client.session, asyncio.get_running_loop()
+        slice_end = loop.time() + PUMP_SLICE_S
+        while True:
+            frames: Sequence[bytes] = await socket.recv_multipart()
+            if loop.time() > slice_end:  # a socket with messages in it is never waited for: let others have their turn
+                await asyncio.sleep(0)
+                slice_end = loop.time() + PUMP_SLICE_S
+            try:
+                at = frames.index(DELIMITER)
+                signature, header, parent, metadata, content = frames[at + 1 : at + 6]
+                if not hmac.compare_digest(session.sign([header, parent, metadata, content]), signature):
+                    continue
+                kind = json.loads(header)["msg_type"]
+                number = json.loads(parent).get("msg_id", "")
+            except (ValueError, KeyError, AttributeError):
+                continue  # not a message; whoever can write to the socket may say anything
+            take(kind, number, content)
+
+    def _take_shown(self, kind: str, number: str, content: bytes) -> None:
+        self._heard.set()
+        cell = self._cells.get(number)
+        if cell is None:
+            return
+        values = _parsed(content)
+        if kind == "status":
+            if values.get("execution_state") == "idle":
+                cell.idle.set()
+        else:
+            cell.output.take(kind, values)
+
+    def _take_reply(self, kind: str, number: str, content: bytes) -> None:
+        cell = self._cells.get(number)
+        if kind == "execute_reply" and cell is not None and not cell.reply.done():
+            cell.reply.set_result(_parsed(content))
+
+    def _take_control(self, kind: str, number: str, content: bytes) -> None:
+        answered = self._interrupts.pop(number, None)
+        if answered is not None and not answered.done():
+            answered.set_result(_parsed(content))
+
+
+class _Log:
+    """The kernel's own stdout and stderr: nothing, unless it crashes."""
+
+    def __init__(self) -> None:
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._kept = HeadTail(LOG_BYTES)
+        self._loop = asyncio.get_running_loop()
+
+    def begin(self) -> None:
+        os.close(self.write_end)
+        self.write_end = -1
+        self._loop.add_reader(self._read_end, self._read)
+
+    def text(self) -> str:
+        if self._read_end >= 0:
+            self._read()
+        return self._kept.text()
+
+    def close(self) -> None:
+        if self.write_end >= 0:
+            os.close(self.write_end)
+            self.write_end = -1
+        if self._read_end >= 0:
+            self._loop.remove_reader(self._read_end)
+            os.close(self._read_end)
+            self._read_end = -1
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._read_end, 65536)
+        except BlockingIOError:
+            return
+        if data:
+            self._kept.feed(data)
+        else:
+            self.close()
+
+
+def _new_connection() -> KernelConnectionInfo:
+    """A connection with a key of its own; with `ipc` a port is the last part of a socket's name."""
+    return KernelConnectionInfo(
+        transport="ipc",
+        shell_port=1,
+        iopub_port=2,
+        stdin_port=3,
+        control_port=4,
+        hb_port=5,
+        key=secrets.token_hex(16),
+        signature_scheme="hmac-sha256",
+        kernel_name="",
+    )
+
+
+async def _byte_from(descriptor: int) -> bytes:
+    """The first byte of a pipe; empty when its other side was closed without one."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def ready() -> None:
+        loop.remove_reader(descriptor)
+        readable.set_result(None)
+
+    loop.add_reader(descriptor, ready)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(descriptor)
+    return os.read(descriptor, 1)
+
+
+def _parsed(content: bytes) -> Mapping[str, Any]:
+    try:
+        values = json.loads(content)
+    except ValueError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _retrieve(task: asyncio.Task[int]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,96 @@
+"""What one cell shows, collected from its messages under a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workers.sandbox.capture import HeadTail
+from workers.sandbox.terminal_text import plain_text, valid_utf8
+
+TEXT_TYPES = ("text/plain", "text/markdown", "text/latex")
+RESULT_BYTES = 64 * 1024
+
+
+class CellOutput:
+    """Takes the messages of one cell in the order they come."""
+
+    def __init__(self, max_output_bytes: int) -> None:
+        self._shown = HeadTail(max_output_bytes)
+        self._stdout = HeadTail(max_output_bytes)
+        self._ends_line = True
+        self.result: str | None = None
+        self.error_name = ""
+        self.error_text = ""
+
+    def take(self, kind: str, content: Mapping[str, Any]) -> None:
+        """Takes the content of an output message; kinds that show nothing are ignored."""
+        if kind == "stream":
+            text = str(content.get("text", ""))
+            if content.get("name") == "stdout":
+                self._stdout.feed(_bytes(text))
+            self._show(text)
+        elif kind == "execute_result":
+            text, note = _readable(content.get("data", {}))
+            bounded = HeadTail(RESULT_BYTES)
+            bounded.feed(_bytes(text))
+            self.result = bounded.text()
+            self._show_block(text, note)
+        elif kind in ("display_data", "update_display_data"):
+            self._show_block(*_readable(content.get("data", {})))
+        elif kind == "error":
+            self._take_error(content)
+
+    def take_reply(self, content: Mapping[str, Any]) -> None:
+        """Takes what only the reply says: pages of help, and an error whose own message was lost because it could not be encoded."""
+        for payload in content.get("payload") or ():
+            if payload.get("source") == "page":
+                self._show_block(*_readable(payload.get("data", {})))
+        if content.get("status") == "error" and not self.error_name:
+            self._take_error(content)
+
+    def say(self, text: str) -> None:
+        """Adds a line of our own."""
+        self._show_block(text, "")
+
+    @property
+    def shown(self) -> str:
+        return plain_text(self._shown.text())
+
+    @property
+    def stdout(self) -> str:
+        return self._stdout.text()
+
+    @property
+    def truncated_bytes(self) -> int:
+        return self._shown.dropped_bytes
+
+    def _take_error(self, content: Mapping[str, Any]) -> None:
+        self.error_name = valid_utf8(str(content.get("ename", "")))
+        lines = content.get("traceback") or [f"{self.error_name}: {content.get('evalue', '')}"]
+        self.error_text = plain_text(valid_utf8("\n".join(map(str, lines))))
+        self._show_block(self.error_text, "")
+
+    def _show_block(self, text: str, note: str) -> None:
+        for part in (text, note):
+            if part:
+                self._show(part if self._ends_line else f"\n{part}")
+                self._show("\n")
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._shown.feed(_bytes(text))
+            self._ends_line = text.endswith("\n")
+
+
+def _readable(data: Mapping[str, Any]) -> tuple[str, str]:
+    """The text of a display, and a note of what of it cannot be read."""
+    text = next((str(data[kind]) for kind in TEXT_TYPES if kind in data), "")
+    unseen = [f"{kind}, {len(str(data[kind])):,} characters" for kind in data if kind.startswith(("image/", "audio/", "video/"))]
+    if not text and not unseen and data:
+        unseen = [", ".join(data)]
+    return valid_utf8(text), f"[not shown: {'; '.join(unseen)}]" if unseen else ""
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")

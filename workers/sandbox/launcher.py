@@ -1,0 +1,84 @@
+"""What shells, kernels and `exec` need of a backend: to start a process inside its sandbox, know when it ends, and end it.
+
+A launcher owns every process it started, theirs included, and outlives none of them: when `gone` is set, nothing of it runs any more.
+File descriptors given to `spawn` are duplicated; the caller closes its own. Paths and programs are the sandbox's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+KillScope = Literal["group", "tree", "others"]
+
+
+class LaunchedProcess(Protocol):
+    """A process started in the sandbox; leader of its own session and process group."""
+
+    @property
+    def pid(self) -> int:
+        """As the launcher counts; inside the sandbox it may have another."""
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; minus the signal's number when a signal ended it."""
+
+    async def wait(self) -> int:
+        """Returns the exit code when it has ended.
+
+        Raises:
+            SandboxGone: the sandbox ended instead.
+        """
+
+
+class Launcher(Protocol):
+    """Starts and ends processes in one sandbox."""
+
+    @property
+    def gone(self) -> asyncio.Future[str]:
+        """Done when the sandbox has ended; the result says why."""
+
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, fds: Mapping[int, int]) -> LaunchedProcess:
+        """Starts a program. `fds` maps the numbers it sees to descriptors of ours; 0, 1 and 2 must be among them.
+
+        Raises:
+            OSError: the program or the folder is not there or may not be used.
+            SandboxGone: the sandbox has ended.
+        """
+
+    async def spawn_pty(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, rows: int, columns: int, fds: Mapping[int, int]
+    ) -> tuple[LaunchedProcess, int]:
+        """Starts a program on a new terminal of its own, echo off; returns the terminal's master side, which the caller owns."""
+
+    def kill(self, process: LaunchedProcess, scope: KillScope, number: int) -> None:
+        """Sends a signal without waiting.
+
+        Args:
+            scope: `group` = the process and its group; `tree` = it, all descendants and its whole session, repeated until none is
+                left; `others` = its group without itself.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFolder:
+    """A folder that worker and sandbox both reach, each by its own path. Only this one sandbox sees it."""
+
+    outside: Path
+    inside: str
+
+    def subfolder(self, name: str) -> SharedFolder:
+        """A folder in it; made when something is written there."""
+        return SharedFolder(outside=self.outside / name, inside=f"{self.inside}/{name}")
+
+    def write(self, name: str, content: bytes) -> str:
+        """Writes a file only its owner may read, makes the folder when it is missing; returns the path inside. Blocks."""
+        self.outside.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(self.outside / name, flags, 0o600), "wb") as file:
+            file.write(content)
+        return f"{self.inside}/{name}"

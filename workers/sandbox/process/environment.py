@@ -1,0 +1,39 @@
+"""The environment of sandboxed processes, built from nothing: what is not written here does not get in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+MARK = "ROLLSTREAM_SANDBOX_ID"
+"""In every process of a sandbox: a sweep finds by it what outlived a killed holder."""
+PASSED_ON = ("PATH", "TZ")
+LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
+"""Without them some installed interpreters do not even start."""
+LANG = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
+
+
+def library_paths() -> dict[str, str]:
+    """Where the loader looks, as the worker has it."""
+    return {name: os.environ[name] for name in LIBRARY_PATHS if name in os.environ}
+
+
+def sandbox_environment(sandbox_id: str, home: Path, temporary: Path, added: Mapping[str, str]) -> dict[str, str]:
+    """What each process of a sandbox starts with."""
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {
+        "PATH": os.defpath,
+        **passed_on,
+        **library_paths(),
+        "LANG": LANG,
+        "HOME": str(home),
+        "TMPDIR": str(temporary),
+        "IPYTHONDIR": str(temporary / "ipython"),
+        "JUPYTER_CONFIG_DIR": str(temporary / "jupyter"),
+        "JUPYTER_DATA_DIR": str(temporary / "jupyter"),
+        "JUPYTER_RUNTIME_DIR": str(temporary / "jupyter"),
+        **added,
+        MARK: sandbox_id,
+    }

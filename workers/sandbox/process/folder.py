@@ -1,0 +1,276 @@
+"""The folder of one sandbox: what it is, whose it is, and who may have it. Everything here blocks; callers use a thread.
+
+    SCRATCH/ID/owner.json   written before the folder has its name; never changes
+               spec.json    what it was asked to be; never changes
+               state.json   attempt seen, holder, whether the last attachment changed anything; only under the flock of `lock`
+               lease        flocked by the holder of the attachment, for as long as it lives
+               children     PID STARTED of what the holder started
+               home/ tmp/   the sandbox's own
+    RUN/ID/                 sockets and files shared with shells and kernels; elsewhere because socket paths must be short
+
+1. A folder without its final name (`.new-`, `.trash-`) is nobody's: it may be deleted.
+2. The attempt seen only rises, also by an attach that is refused for another reason.
+3. `changed_by` is set on disk before an attachment's first effect and cleared by `park`: whoever comes after a loss can tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from workers.sandbox.errors import SandboxBusy, SandboxGone, SandboxRefused, StaleAttempt
+from workers.sandbox.process.identity import ProcessIdentity, machine_boot
+from workers.sandbox.spec import Limits, SandboxOwner, SandboxSpec
+
+NEW_PREFIX, TRASH_PREFIX = ".new-", ".trash-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerRecord:
+    """owner.json."""
+
+    job_id: str
+    attempt: int
+    boot_id: str
+    created_s: float
+    """Seconds since the epoch, for people and for the age of what nobody knows."""
+    backend: str
+    node: str
+    token_sha256: str
+    run_folder: str
+    machine_boot: str
+
+    @property
+    def owner(self) -> SandboxOwner:
+        return SandboxOwner(job_id=self.job_id, attempt=self.attempt, boot_id=self.boot_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderState:
+    """state.json."""
+
+    seen_attempt: int
+    changed_by: int = 0
+    """Attempt of the attachment that may have changed something and has not parked; 0 = none."""
+    holder_pid: int = 0
+    holder_started: int = 0
+    ended: bool = False
+
+    @property
+    def holder(self) -> ProcessIdentity | None:
+        return ProcessIdentity(self.holder_pid, self.holder_started) if self.holder_pid else None
+
+
+class SandboxFolder:
+    """One sandbox on disk."""
+
+    def __init__(self, path: Path, record: OwnerRecord) -> None:
+        self.path = path
+        self.record = record
+
+    @property
+    def sandbox_id(self) -> str:
+        return self.path.name
+
+    @property
+    def home(self) -> Path:
+        return self.path / "home"
+
+    @property
+    def temporary(self) -> Path:
+        return self.path / "tmp"
+
+    @property
+    def run(self) -> Path:
+        return Path(self.record.run_folder)
+
+    @property
+    def children_file(self) -> Path:
+        return self.path / "children"
+
+    @property
+    def log_file(self) -> Path:
+        return self.path / "holder.log"
+
+    # -- making and finding -------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, scratch: Path, run: Path, spec: SandboxSpec, owner: SandboxOwner, *, backend: str, node: str) -> tuple[Self, str]:
+        """Makes the folder of a new sandbox; returns it and its token, of which only a hash is kept."""
+        sandbox_id = f"{job_prefix(owner.job_id)}{owner.attempt}-{secrets.token_hex(3)}"
+        token = secrets.token_hex(16)
+        record = OwnerRecord(
+            job_id=owner.job_id,
+            attempt=owner.attempt,
+            boot_id=owner.boot_id,
+            created_s=time.time(),
+            backend=backend,
+            node=node,
+            token_sha256=hashlib.sha256(token.encode()).hexdigest(),
+            run_folder=str(run / sandbox_id),
+            machine_boot=machine_boot(),
+        )
+        unnamed = scratch / f"{NEW_PREFIX}{sandbox_id}"
+        unnamed.mkdir(mode=0o700)
+        _write_json(unnamed / "owner.json", {name: getattr(record, name) for name in OwnerRecord.__slots__})
+        _write_json(unnamed / "spec.json", {"env": dict(spec.env), "limits": asdict(spec.limits)})
+        _write_json(unnamed / "state.json", {"seen_attempt": owner.attempt})
+        for name in ("home", "tmp"):
+            (unnamed / name).mkdir(mode=0o700)
+        for name in ("lock", "lease"):
+            (unnamed / name).touch(mode=0o600)
+        unnamed.rename(scratch / sandbox_id)
+        folder = cls(scratch / sandbox_id, record)
+        folder.run.mkdir(mode=0o700)
+        return folder, token
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Reads an existing folder.
+
+        Raises:
+            SandboxGone: it is not there, or not a sandbox of ours.
+        """
+        try:
+            values = json.loads((path / "owner.json").read_bytes())
+            record = OwnerRecord(**{name: values[name] for name in OwnerRecord.__slots__})
+        except FileNotFoundError:
+            raise SandboxGone(path.name, f"no folder {path}") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SandboxGone(path.name, f"{path / 'owner.json'} cannot be read: {error!r}") from error
+        return cls(path, record)
+
+    def wishes(self) -> tuple[dict[str, str], Limits]:
+        """Environment and limits of the spec it was made for."""
+        try:
+            values = json.loads((self.path / "spec.json").read_bytes())
+        except OSError as error:
+            raise SandboxGone(self.sandbox_id, f"its folder was removed: {error}") from error
+        known = {name: values["limits"][name] for name in Limits.__slots__ if name in values["limits"]}
+        return values["env"], Limits(**known)
+
+    # -- state and lease ----------------------------------------------------------------------------------------------------------
+
+    def state(self) -> FolderState:
+        with self._locked():
+            return self._read_state()
+
+    def change_state(self, **changes: Any) -> None:
+        with self._locked():
+            self._write_state(replace(self._read_state(), **changes))
+
+    def claim(self, owner: SandboxOwner, token: str) -> int:
+        """Takes the lease for an attempt; returns the descriptor that holds it.
+
+        Raises:
+            SandboxRefused, StaleAttempt, SandboxBusy, SandboxGone: see `SandboxProvider.attach`.
+        """
+        if owner.job_id != self.record.job_id:
+            raise SandboxRefused(self.sandbox_id, f"it belongs to job {self.record.job_id}, not {owner.job_id}")
+        if not hmac.compare_digest(hashlib.sha256(token.encode()).hexdigest(), self.record.token_sha256):
+            raise SandboxRefused(self.sandbox_id, "wrong token")
+        with self._locked():
+            state = self._read_state()
+            if owner.attempt < state.seen_attempt:
+                raise StaleAttempt(self.sandbox_id, owner.attempt, state.seen_attempt)
+            state = replace(state, seen_attempt=owner.attempt)
+            self._write_state(state)
+            if state.ended:
+                raise SandboxGone(self.sandbox_id, "it was stopped")
+            lease = os.open(self.path / "lease", os.O_RDWR)
+            try:
+                fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lease)
+                raise SandboxBusy(self.sandbox_id) from None
+            if state.changed_by:
+                os.close(lease)
+                raise SandboxGone(self.sandbox_id, f"attempt {state.changed_by} changed it and was lost: start a new one")
+        return lease
+
+    def record_holder(self, holder: ProcessIdentity) -> None:
+        """Writes down who holds the lease; refused when the sandbox was stopped since it was claimed."""
+        with self._locked():
+            state = self._read_state()
+            if state.ended:
+                raise SandboxGone(self.sandbox_id, "it was stopped")
+            self._write_state(replace(state, holder_pid=holder.pid, holder_started=holder.started))
+
+    # -- removing -----------------------------------------------------------------------------------------------------------------
+
+    def remove(self) -> None:
+        """Deletes the folder; its name goes first, so that nobody meets half of it."""
+        trash = self.path.with_name(f"{TRASH_PREFIX}{self.sandbox_id}")
+        with contextlib.suppress(FileNotFoundError):
+            self.path.rename(trash)
+        remove_tree(trash)
+        remove_tree(self.run)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            lock = os.open(self.path / "lock", os.O_RDWR)
+        except FileNotFoundError:
+            raise SandboxGone(self.sandbox_id, "its folder was removed") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _read_state(self) -> FolderState:
+        try:
+            values = json.loads((self.path / "state.json").read_bytes())
+        except FileNotFoundError:
+            raise SandboxGone(self.sandbox_id, "its folder was removed") from None
+        return FolderState(**{name: values[name] for name in FolderState.__slots__ if name in values})
+
+    def _write_state(self, state: FolderState) -> None:
+        _write_json(self.path / "state.json", {name: getattr(state, name) for name in FolderState.__slots__})
+
+
+def job_prefix(job_id: str) -> str:
+    """What the ids of all sandboxes of one job begin with."""
+    return f"{hashlib.sha256(job_id.encode()).hexdigest()[:10]}-"
+
+
+def sandbox_paths(scratch: Path, prefix: str = "") -> list[Path]:
+    """Folders of complete sandboxes, those of one job or all."""
+    try:
+        return sorted(path for path in scratch.iterdir() if path.name.startswith(prefix) and not path.name.startswith("."))
+    except FileNotFoundError:
+        return []
+
+
+def remove_tree(path: Path) -> None:
+    """Deletes a folder that a stranger filled: folders without permissions are opened first, links are never followed."""
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            shutil.rmtree(path)
+        except PermissionError:
+            for folder, names, _ in os.walk(path):
+                for name in names:
+                    inner = os.path.join(folder, name)
+                    if stat.S_ISDIR(os.lstat(inner).st_mode):
+                        os.chmod(inner, 0o700)
+            shutil.rmtree(path)
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    """Replaces a file in one step: a reader sees the old or the new content."""
+    fresh = path.with_name(f"{path.name}.new")
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(values, file)
+    fresh.rename(path)

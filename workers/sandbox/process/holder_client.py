@@ -1,0 +1,304 @@
+"""The worker's side of a holder: starts it, asks it for processes, hears how they end.
+
+Nothing here waits while writing: frames go out at once or when the socket takes them again, so a cancelled caller never leaves half a
+frame. A process whose caller was cancelled between request and answer is killed when the answer comes.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import ptyprocess
+
+from workers.sandbox.errors import SandboxGone, SandboxStartError
+from workers.sandbox.launcher import KillScope, LaunchedProcess
+from workers.sandbox.process.environment import MARK, library_paths
+from workers.sandbox.process.identity import ProcessIdentity, identify
+from workers.sandbox.spec import Limits
+
+HOLDER_SCRIPT = Path(__file__).with_name("holder.py")
+START_TIMEOUT_S = 30.0
+"""A holder is up in some 20 ms; a machine that needs this long is not one to start sandboxes on."""
+MAX_FDS_A_FRAME = 16
+
+
+class HeldProcess:
+    """A process under the holder."""
+
+    def __init__(self, pid: int, ended: asyncio.Future[int]) -> None:
+        self.pid = pid
+        self._ended = ended
+
+    @property
+    def returncode(self) -> int | None:
+        return self._ended.result() if self._ended.done() and not self._ended.exception() else None
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ended)
+
+
+class Holder:
+    """One holder process and everything under it."""
+
+    def __init__(self, sandbox_id: str, process: subprocess.Popen[bytes], control: socket.socket, limits: Limits) -> None:
+        self._sandbox_id = sandbox_id
+        self._process = process
+        self._control = control
+        self._limits = asdict(limits)
+        self._loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[str] = self._loop.create_future()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._next_id = 0
+        self._answers: dict[int, asyncio.Future[tuple[HeldProcess, int]]] = {}
+        self._abandoned: set[int] = set()
+        self._ended: dict[int, asyncio.Future[int]] = {}
+        self._received = bytearray()
+        self._descriptors: deque[int] = deque()
+        self._outgoing: deque[tuple[bytes, list[int]]] = deque()
+        self._reaping: asyncio.Future[int] | None = None
+        control.setblocking(False)
+        self._loop.add_reader(control.fileno(), self._read)
+
+    @classmethod
+    async def start(cls, sandbox_id: str, *, lease_fd: int, children_file: Path, log_file: Path, limits: Limits) -> Holder:
+        """Starts a holder that keeps `lease_fd` open as long as it lives; the caller closes its own copy.
+
+        Raises:
+            SandboxStartError: it did not come up.
+        """
+        launching = asyncio.create_task(
+            cls._launch(sandbox_id, os.dup(lease_fd), children_file, log_file, limits), name=f"launch holder of {sandbox_id}"
+        )
+        try:
+            holder = await asyncio.shield(launching)
+        except OSError as error:
+            raise SandboxStartError("process", f"its holder could not be started: {error}") from error
+        except asyncio.CancelledError:
+            launching.add_done_callback(_let_go)
+            raise
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                signs: set[asyncio.Future[Any]] = {holder._ready, holder.gone}
+                await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            holder._process.kill()
+            await holder.wait_ended()
+            raise SandboxStartError("process", f"its holder gave no sign for {START_TIMEOUT_S:g} s") from None
+        except asyncio.CancelledError:
+            holder._lost("its start was cancelled")
+            raise
+        if not holder._ready.done():
+            await holder.wait_ended()
+            tail = (await asyncio.to_thread(log_file.read_bytes))[-2000:].decode("utf-8", "replace")
+            raise SandboxStartError("process", f"its holder ended at once: {tail}")
+        return holder
+
+    @classmethod
+    async def _launch(cls, sandbox_id: str, lease_fd: int, children_file: Path, log_file: Path, limits: Limits) -> Holder:
+        """Never cancelled, so that a process that was started is always one we know. Closes `lease_fd`."""
+        argv = [sys.executable, "-I", "-S", str(HOLDER_SCRIPT), str(Path(ptyprocess.__file__).parent.parent), str(os.getpid())]
+        argv += [str(lease_fd), str(children_file)]
+        ours, theirs = socket.socketpair()
+
+        def launch() -> subprocess.Popen[bytes]:
+            with log_file.open("ab") as log:
+                return subprocess.Popen(
+                    argv,
+                    stdin=theirs.fileno(),
+                    stdout=log,
+                    stderr=log,
+                    cwd="/",
+                    env={**library_paths(), MARK: sandbox_id},
+                    pass_fds=(lease_fd,),
+                    start_new_session=True,  # a Ctrl-C for the worker is the worker's to handle
+                )
+
+        try:
+            process = await asyncio.to_thread(launch)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(lease_fd)
+        return cls(sandbox_id, process, ours, limits)
+
+    @property
+    def identity(self) -> ProcessIdentity | None:
+        return identify(self._process.pid)
+
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, fds: Mapping[int, int]) -> LaunchedProcess:
+        process, _ = await self._request({"op": "spawn", "argv": list(argv), "env": dict(env), "cwd": cwd}, fds)
+        return process
+
+    async def spawn_pty(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, rows: int, columns: int, fds: Mapping[int, int]
+    ) -> tuple[LaunchedProcess, int]:
+        request = {"op": "pty", "argv": list(argv), "env": dict(env), "cwd": cwd, "rows": rows, "columns": columns}
+        return await self._request(request, fds)
+
+    def kill(self, process: LaunchedProcess, scope: KillScope, number: int) -> None:
+        self._post({"op": "kill", "pid": process.pid, "signal": int(number), "scope": scope})
+
+    def begin_end(self, grace_s: float) -> None:
+        """Orders the end of everything, the holder last."""
+        self._post({"op": "stop", "grace_s": grace_s})
+
+    async def wait_ended(self) -> None:
+        """Returns when the holder has ended, and so everything under it."""
+        await asyncio.shield(self.gone)
+        if self._reaping is not None:
+            await asyncio.shield(self._reaping)
+
+    @property
+    def left_nothing(self) -> bool:
+        """Whether it ended of its own accord, which it does only when no descendant is left."""
+        return self._process.returncode == 0
+
+    # -- frames -----------------------------------------------------------------------------------------------------------------
+
+    async def _request(self, frame: dict[str, Any], fds: Mapping[int, int]) -> tuple[HeldProcess, int]:
+        if self.gone.done():
+            raise SandboxGone(self._sandbox_id, self.gone.result())
+        self._next_id += 1
+        number = self._next_id
+        answer: asyncio.Future[tuple[HeldProcess, int]] = self._loop.create_future()
+        self._answers[number] = answer
+        self._post({**frame, "id": number, "fds": list(fds), "limits": self._limits}, list(fds.values()))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if self._answers.pop(number, None) is not None:
+                self._abandoned.add(number)
+            elif not answer.cancelled() and not answer.exception():  # it came in the very moment we were cancelled
+                self._discard(*answer.result())
+            raise
+
+    def _post(self, frame: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        if self.gone.done():
+            return
+        payload = json.dumps(frame).encode()
+        data = struct.pack(">I", len(payload)) + payload
+        self._outgoing.append((data, [os.dup(number) for number in descriptors]))
+        if len(self._outgoing) == 1:
+            self._write()
+
+    def _write(self) -> None:
+        while self._outgoing:
+            data, descriptors = self._outgoing[0]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+            try:
+                sent = self._control.sendmsg([data], rights)
+            except BlockingIOError:
+                self._loop.add_writer(self._control.fileno(), self._write)
+                return
+            except OSError:  # it has ended: the reader tells
+                break
+            for number in descriptors:
+                os.close(number)
+            if sent < len(data):
+                self._outgoing[0] = (data[sent:], [])
+            else:
+                self._outgoing.popleft()
+        self._loop.remove_writer(self._control.fileno())
+
+    def _read(self) -> None:
+        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        try:
+            data, ancillary, _, _ = self._control.recvmsg(65536, socket.CMSG_SPACE(MAX_FDS_A_FRAME * 4), flags)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, ancillary = b"", []
+        for level, kind, payload in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                numbers = array.array("i")
+                numbers.frombytes(payload[: len(payload) // numbers.itemsize * numbers.itemsize])
+                for number in numbers:
+                    os.set_inheritable(number, False)
+                    self._descriptors.append(number)
+        if not data:
+            self._lost("the process that held it ended")
+            return
+        self._received += data
+        while len(self._received) >= 4:
+            (length,) = struct.unpack_from(">I", self._received)
+            if len(self._received) < 4 + length:
+                return
+            frame = json.loads(self._received[4 : 4 + length])
+            del self._received[: 4 + length]
+            self._hear(frame)
+
+    def _hear(self, frame: dict[str, Any]) -> None:
+        event = frame.get("event")
+        if event == "exit":
+            ended = self._ended.pop(frame["pid"], None)
+            if ended is not None:
+                ended.set_result(frame["code"])
+        elif event == "ready":
+            self._ready.set_result(None)
+        elif event is None:
+            self._hear_answer(frame)
+
+    def _hear_answer(self, frame: dict[str, Any]) -> None:
+        number = frame["id"]
+        answer = self._answers.pop(number, None)
+        if "errno" in frame:
+            self._abandoned.discard(number)
+            if answer is not None and not answer.done():
+                answer.set_exception(OSError(frame["errno"], frame["error"]))
+            return
+        pid = frame["pid"]
+        descriptor = self._descriptors.popleft() if frame["fds"] else -1
+        ended = self._ended[pid] = self._loop.create_future()
+        process = HeldProcess(pid, ended)  # made here: that it has ended may be the next frame
+        if answer is not None and not answer.done():
+            answer.set_result((process, descriptor))
+        else:
+            self._abandoned.discard(number)
+            self._discard(process, descriptor)
+
+    def _discard(self, process: HeldProcess, descriptor: int) -> None:
+        self.kill(process, "tree", signal.SIGKILL)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _lost(self, why: str) -> None:
+        if self.gone.done():
+            return
+        self._loop.remove_reader(self._control.fileno())
+        self._loop.remove_writer(self._control.fileno())
+        self._control.close()
+        self.gone.set_result(why)
+        self._reaping = self._loop.run_in_executor(None, self._process.wait)
+        for _, descriptors in self._outgoing:
+            for number in descriptors:
+                os.close(number)
+        self._outgoing.clear()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+        waiting: list[asyncio.Future[Any]] = [*self._answers.values(), *self._ended.values()]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(SandboxGone(self._sandbox_id, why))
+                future.exception()  # read: nobody may be waiting for this one
+        self._answers.clear()
+        self._ended.clear()
+
+
+def _let_go(launching: asyncio.Task[Holder]) -> None:
+    if not launching.cancelled() and launching.exception() is None:
+        launching.result()._lost("its start was cancelled")

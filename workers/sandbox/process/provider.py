@@ -1,0 +1,214 @@
+"""The backend `process`: sandboxes without walls, for development.
+
+What runs here has the worker's user, its files and its network. What holds all the same: it gets nothing of the worker's environment, it
+ends with its attachment, and its limits are those of its spec. Specs that need isolation are refused, unless the node's owner has
+said that untrusted code may run without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+import zmq.asyncio
+
+from workers.sandbox.base import Probe
+from workers.sandbox.errors import SandboxError, SandboxGone, SandboxStartError, StaleAttempt
+from workers.sandbox.kernel_connection import kernel_context
+from workers.sandbox.process.folder import SandboxFolder, job_prefix, sandbox_paths
+from workers.sandbox.process.holder_client import Holder
+from workers.sandbox.process.sandbox import ProcessSandbox
+from workers.sandbox.process.teardown import tear_down, tear_down_now
+from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec
+
+BACKEND = "process"
+MAX_SOCKET_PATH = 103
+"""Bytes that fit into a Unix socket's address on every system (Linux takes 107, macOS 103)."""
+SOCKET_NAME_BYTES = 60
+"""The longest path below the run folder: id, kernel folder of a named kernel, socket."""
+MIN_FREE_BYTES = 256 * 1024 * 1024
+"""Below this a new sandbox would only fill the disk for those that run."""
+
+log = structlog.get_logger(__name__)
+
+
+class ProcessSandboxes:
+    """Starts and attaches sandboxes of bare processes on this node.
+
+    Args:
+        scratch_dir: where sandboxes live; on a disk of this node.
+        run_dir: where their sockets live; short. Both are made when missing, and must belong to this user alone.
+        node: name of this node; handles of other nodes are refused.
+        accept_untrusted: serve specs that ask for isolation although there is none. For development.
+    """
+
+    backend = BACKEND
+
+    def __init__(self, *, scratch_dir: Path, run_dir: Path, node: str, accept_untrusted: bool = False) -> None:
+        self.scratch_dir = scratch_dir.absolute()
+        self.run_dir = run_dir.absolute()
+        self.node = node
+        self._accept_untrusted = accept_untrusted
+        self._context: zmq.asyncio.Context | None = None
+        self._attached: set[ProcessSandbox] = set()
+        self._abandoned: set[asyncio.Task[None]] = set()
+        longest = len(os.fsencode(self.run_dir)) + SOCKET_NAME_BYTES
+        if longest > MAX_SOCKET_PATH:
+            raise ValueError(
+                f"run_dir {self.run_dir} is too long for sockets below it: at most {MAX_SOCKET_PATH - SOCKET_NAME_BYTES} bytes"
+            )
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self._prepare_folders)
+        self._context = kernel_context()
+        log.warning(
+            "process_sandbox_has_no_walls",
+            meaning="FOR DEVELOPMENT ONLY: code of models runs as this user, with this user's files and network",
+            accept_untrusted=self._accept_untrusted,
+            scratch_dir=str(self.scratch_dir),
+        )
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        ends = [sandbox.kill() for sandbox in self._attached]
+        problems = [problem for problem in await asyncio.gather(*ends, *self._abandoned, return_exceptions=True) if problem is not None]
+        if self._context is not None:
+            self._context.destroy(linger=0)
+            self._context = None
+        if problems:
+            raise problems[0]
+
+    async def probe(self) -> Probe:
+        why = ""
+        owner = SandboxOwner(job_id="probe", attempt=1, boot_id="probe")
+        try:
+            async with await self.start(SandboxSpec(isolation=Isolation.NONE), owner) as sandbox:
+                result = await sandbox.exec("exit 7", timeout_s=10)
+                if result.returncode != 7:
+                    why = f"bash -c 'exit 7' gave {result.returncode}: {result.stderr_text.strip()}"
+        except SandboxError as error:
+            why = str(error)
+        return Probe(backend=BACKEND, works=not why, isolation=frozenset({Isolation.NONE}), why=why)
+
+    async def start(self, spec: SandboxSpec, owner: SandboxOwner) -> ProcessSandbox:
+        if spec.isolation is not Isolation.NONE and not self._accept_untrusted:
+            raise SandboxStartError(
+                BACKEND,
+                f"the task asks for isolation {spec.isolation.value!r}, which this backend has not: use another, or accept_untrusted",
+                retryable=False,
+            )
+        if spec.image:
+            raise SandboxStartError(
+                BACKEND, f"the task asks for image {spec.image!r} and this backend has none: use another", retryable=False
+            )
+        starting = asyncio.create_task(self._start(spec, owner), name=f"start sandbox of {owner.job_id}")
+        return await self._finish_or_abandon(starting, parks=False)
+
+    async def attach(self, handle: SandboxHandle, owner: SandboxOwner) -> ProcessSandbox:
+        if handle.backend != BACKEND or handle.node != self.node:
+            raise SandboxGone(handle.sandbox_id, f"it lives on node {handle.node!r} ({handle.backend}), this is {self.node!r} ({BACKEND})")
+        path = self.scratch_dir / handle.sandbox_id
+        if path.parent != self.scratch_dir or path.name != handle.sandbox_id or Path(handle.folder) != path:
+            raise SandboxGone(handle.sandbox_id, f"{handle.folder} is no sandbox below {self.scratch_dir}")
+        attaching = asyncio.create_task(self._attach(handle, owner), name=f"attach sandbox {handle.sandbox_id}")
+        return await self._finish_or_abandon(attaching, parks=True)
+
+    # -- steps ------------------------------------------------------------------------------------------------------------------------
+
+    async def _start(self, spec: SandboxSpec, owner: SandboxOwner) -> ProcessSandbox:
+        await asyncio.to_thread(self._end_earlier, owner)
+        try:
+            folder, token = await asyncio.to_thread(self._make_folder, spec, owner)
+        except OSError as error:
+            raise SandboxStartError(BACKEND, f"no folder below {self.scratch_dir}: {error}") from error
+        handle = SandboxHandle(backend=BACKEND, node=self.node, sandbox_id=folder.sandbox_id, folder=str(folder.path), token=token)
+        try:
+            return await self._hold(folder, handle, owner)
+        except BaseException:
+            await tear_down(folder)
+            raise
+
+    async def _attach(self, handle: SandboxHandle, owner: SandboxOwner) -> ProcessSandbox:
+        folder = await asyncio.to_thread(SandboxFolder.open, Path(handle.folder))
+        return await self._hold(folder, handle, owner)
+
+    async def _hold(self, folder: SandboxFolder, handle: SandboxHandle, owner: SandboxOwner) -> ProcessSandbox:
+        """Takes the lease, and puts a holder under it."""
+        assert self._context is not None, "enter the provider first"
+        env, limits = await asyncio.to_thread(folder.wishes)
+        lease = await asyncio.to_thread(folder.claim, owner, handle.token)
+        try:
+            holder = await Holder.start(
+                folder.sandbox_id, lease_fd=lease, children_file=folder.children_file, log_file=folder.log_file, limits=limits
+            )
+        finally:
+            os.close(lease)
+        try:
+            identity = holder.identity
+            if identity is None:
+                raise SandboxGone(folder.sandbox_id, "its holder ended as it started")
+            await asyncio.to_thread(folder.record_holder, identity)
+        except BaseException:
+            holder.begin_end(0.0)
+            await holder.wait_ended()
+            raise
+        sandbox = ProcessSandbox(folder, handle, env, holder, owner.attempt, self._context)
+        self._attached.add(sandbox)
+        holder.gone.add_done_callback(lambda _: self._attached.discard(sandbox))
+        return sandbox
+
+    async def _finish_or_abandon(self, making: asyncio.Task[ProcessSandbox], *, parks: bool) -> ProcessSandbox:
+        """A caller that is cancelled leaves nothing half made: what comes of it is ended as soon as it is there."""
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            undoing = asyncio.create_task(_undo(making, parks=parks), name=f"undo: {making.get_name()}")
+            self._abandoned.add(undoing)
+            undoing.add_done_callback(self._abandoned.discard)
+            raise
+
+    # -- blocking ---------------------------------------------------------------------------------------------------------------------
+
+    def _end_earlier(self, owner: SandboxOwner) -> None:
+        for path in sandbox_paths(self.scratch_dir, job_prefix(owner.job_id)):
+            try:
+                folder = SandboxFolder.open(path)
+                seen = folder.state().seen_attempt
+            except SandboxGone:  # removed by a sweep just now
+                continue
+            if seen > owner.attempt:
+                raise StaleAttempt(folder.sandbox_id, owner.attempt, seen)
+            tear_down_now(folder)
+
+    def _make_folder(self, spec: SandboxSpec, owner: SandboxOwner) -> tuple[SandboxFolder, str]:
+        free = shutil.disk_usage(self.scratch_dir).free
+        if free < MIN_FREE_BYTES:
+            raise SandboxStartError(BACKEND, f"{self.scratch_dir} has {free:,} bytes left, at least {MIN_FREE_BYTES:,} are wanted")
+        return SandboxFolder.create(self.scratch_dir, self.run_dir, spec, owner, backend=BACKEND, node=self.node)
+
+    def _prepare_folders(self) -> None:
+        for folder in (self.scratch_dir, self.run_dir):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = folder.stat()
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+                raise SandboxStartError(BACKEND, f"{folder} must belong to this user and be writable by nobody else", retryable=False)
+
+
+async def _undo(making: asyncio.Task[ProcessSandbox], *, parks: bool) -> None:
+    try:
+        sandbox = await making
+    except SandboxError:
+        return
+    if parks:
+        await sandbox.park()
+    else:
+        await sandbox.kill()

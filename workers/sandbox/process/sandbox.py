@@ -1,0 +1,227 @@
+"""One attachment to a sandbox of bare processes.
+
+The lease is the holder's: from its start to its end this object may act, afterwards every call raises `SandboxGone`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import IO, ParamSpec, Self, TypeVar
+
+import structlog
+import zmq.asyncio
+
+from workers.sandbox.base import DEFAULT_ARCHIVE_BYTES, DEFAULT_FILE_BYTES, DEFAULT_OUTPUT_BYTES
+from workers.sandbox.errors import SandboxGone, SandboxLeak
+from workers.sandbox.execute import execute
+from workers.sandbox.kernel import IpcKernel
+from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram
+from workers.sandbox.launcher import LaunchedProcess, SharedFolder
+from workers.sandbox.process.environment import sandbox_environment
+from workers.sandbox.process.files import ConfinedFiles
+from workers.sandbox.process.folder import SandboxFolder
+from workers.sandbox.process.holder_client import Holder
+from workers.sandbox.process.teardown import end_survivors, survivors
+from workers.sandbox.results import ExecResult, FileEntry
+from workers.sandbox.shell import PtyShell
+from workers.sandbox.spec import SandboxHandle
+
+log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+SESSION_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,15}")
+END_TIMEOUT_S = 10.0
+"""Killed processes are gone in milliseconds; what is left after this hangs in the kernel."""
+
+
+class ProcessSandbox:
+    """A folder, and processes below a holder."""
+
+    def __init__(
+        self,
+        folder: SandboxFolder,
+        handle: SandboxHandle,
+        env: Mapping[str, str],
+        holder: Holder,
+        attempt: int,
+        context: zmq.asyncio.Context,
+    ) -> None:
+        self._folder = folder
+        self._handle = handle
+        self._holder = holder
+        self._attempt = attempt
+        self._context = context
+        self._env = sandbox_environment(folder.sandbox_id, folder.home, folder.temporary, env)
+        self._files = ConfinedFiles(folder.home, (folder.home, folder.temporary))
+        self._shared = SharedFolder(outside=folder.run, inside=str(folder.run))
+        self._shells: dict[str, PtyShell] = {}
+        self._kernels: dict[str, IpcKernel] = {}
+        self._launcher = _ChangeNotingLauncher(self, holder)
+        self._closed = ""
+        self._ending: asyncio.Task[None] | None = None
+        self._changing: asyncio.Future[None] | None = None
+
+    @property
+    def handle(self) -> SandboxHandle:
+        return self._handle
+
+    @property
+    def workdir(self) -> str:
+        return str(self._folder.home)
+
+    def shell(self, name: str = "main") -> PtyShell:
+        _check_name(name)
+        if name not in self._shells:
+            self._shells[name] = PtyShell(self._launcher, self._shared.subfolder(f"sh-{name}"), self._env, self.workdir)
+        return self._shells[name]
+
+    def kernel(self, name: str = "main") -> IpcKernel:
+        _check_name(name)
+        if name not in self._kernels:
+            program = KernelProgram(python=sys.executable, boot_script=str(BOOT_SCRIPT))
+            folder = self._shared.subfolder(f"k-{name}")
+            self._kernels[name] = IpcKernel(self._launcher, program, folder, self._env, self.workdir, self._context)
+        return self._kernels[name]
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        cwd: str = "",
+        env: Mapping[str, str] | None = None,
+        timeout_s: float,
+        max_output_bytes: int = DEFAULT_OUTPUT_BYTES,
+    ) -> ExecResult:
+        return await execute(
+            self._launcher,
+            command,
+            stdin=stdin,
+            cwd=str(self._folder.home / cwd),
+            env={**self._env, **(env or {})},
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+        )
+
+    async def upload(self, tar: IO[bytes], folder: str = ".", *, max_bytes: int = DEFAULT_ARCHIVE_BYTES) -> None:
+        await self.note_change()
+        await self._in_thread(self._files.upload, tar, folder, max_bytes)
+
+    async def download(self, path: str, tar: IO[bytes], *, max_bytes: int = DEFAULT_ARCHIVE_BYTES) -> None:
+        await self._in_thread(self._files.download, path, tar, max_bytes)
+
+    async def read_file(self, path: str, *, max_bytes: int = DEFAULT_FILE_BYTES) -> bytes:
+        return await self._in_thread(self._files.read, path, max_bytes)
+
+    async def write_file(self, path: str, content: bytes, *, executable: bool = False) -> None:
+        await self.note_change()
+        await self._in_thread(partial(self._files.write, executable=executable), path, content)
+
+    async def list(self, path: str = ".") -> Sequence[FileEntry]:
+        return await self._in_thread(self._files.list, path)
+
+    async def park(self) -> SandboxHandle:
+        self.check_open()
+        await self._end("it was parked", 0.0, remove=False)
+        return self._handle
+
+    async def stop(self, *, grace_s: float = 0.5) -> None:
+        await self._end("it was stopped", grace_s, remove=True)
+
+    async def kill(self) -> None:
+        await self._end("it was killed", 0.0, remove=True)
+
+    async def wait_gone(self) -> str:
+        why = await asyncio.shield(self._holder.gone)
+        return self._closed or why
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self._closed:
+            await (self.stop() if kind is None else self.kill())
+
+    # -- for this package -----------------------------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raises `SandboxGone` when this attachment is over."""
+        if self._closed:
+            raise SandboxGone(self._folder.sandbox_id, self._closed)
+        if self._holder.gone.done():
+            raise SandboxGone(self._folder.sandbox_id, self._holder.gone.result())
+
+    async def note_change(self) -> None:
+        """Writes down that this attempt changes the sandbox, before its first effect; later calls cost nothing."""
+        self.check_open()
+        if self._changing is None:
+            self._changing = asyncio.ensure_future(asyncio.to_thread(self._folder.change_state, changed_by=self._attempt))
+        await asyncio.shield(self._changing)
+        self.check_open()
+
+    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self.check_open()
+        return await asyncio.to_thread(work, *args, **kwargs)
+
+    async def _end(self, why: str, grace_s: float, *, remove: bool) -> None:
+        """Ends this attachment once; who asks again, also after a cancel, waits for the same end."""
+        if self._ending is None:
+            self._closed = why
+            self._ending = asyncio.create_task(self._do_end(grace_s, remove), name=f"end of sandbox {self._folder.sandbox_id}")
+        await asyncio.shield(self._ending)
+
+    async def _do_end(self, grace_s: float, remove: bool) -> None:
+        self._holder.begin_end(grace_s)
+        try:
+            async with asyncio.timeout(grace_s + END_TIMEOUT_S):
+                await self._holder.wait_ended()
+        except TimeoutError:
+            left = await asyncio.to_thread(survivors, self._folder)
+            raise SandboxLeak(self._folder.sandbox_id, tuple(process.pid for process in left)) from None
+        for shell in self._shells.values():
+            await shell.close()
+        for kernel in self._kernels.values():
+            await kernel.close()
+        if not self._holder.left_nothing:
+            await asyncio.to_thread(end_survivors, self._folder)
+        if remove:
+            try:
+                await asyncio.to_thread(self._folder.remove)
+            except OSError as error:  # no process runs, and the folder has lost its name: the next sweep tries again
+                log.warning("sandbox_folder_left", sandbox=self._folder.sandbox_id, error=str(error))
+        else:
+            await asyncio.to_thread(partial(self._folder.change_state, changed_by=0, holder_pid=0, holder_started=0))
+
+
+class _ChangeNotingLauncher:
+    """The holder as shells, kernels and commands see it: whatever they start is a change that is written down first."""
+
+    def __init__(self, sandbox: ProcessSandbox, holder: Holder) -> None:
+        self._sandbox = sandbox
+        self._holder = holder
+        self.kill = holder.kill
+
+    @property
+    def gone(self) -> asyncio.Future[str]:
+        return self._holder.gone
+
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, fds: Mapping[int, int]) -> LaunchedProcess:
+        await self._sandbox.note_change()
+        return await self._holder.spawn(argv, env=env, cwd=cwd, fds=fds)
+
+    async def spawn_pty(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, rows: int, columns: int, fds: Mapping[int, int]
+    ) -> tuple[LaunchedProcess, int]:
+        await self._sandbox.note_change()
+        return await self._holder.spawn_pty(argv, env=env, cwd=cwd, rows=rows, columns=columns, fds=fds)
+
+
+def _check_name(name: str) -> None:
+    if not SESSION_NAME.fullmatch(name):
+        raise ValueError(f"name of a shell or kernel: expected lower-case letters, digits and dashes, at most 16, got {name!r}")

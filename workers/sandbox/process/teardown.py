@@ -1,0 +1,138 @@
+"""Ends sandboxes from outside: what the process that had them can no longer do itself.
+
+A sandbox is down when its holder has ended (which means all its descendants have), when nothing is left that the holder recorded or
+that carries the sandbox's mark, and when its folders are gone. Processes are found by identity and mark, never by their names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.sandbox.errors import SandboxError, SandboxGone, SandboxLeak
+from workers.sandbox.process.environment import MARK
+from workers.sandbox.process.folder import NEW_PREFIX, TRASH_PREFIX, SandboxFolder, remove_tree, sandbox_paths
+from workers.sandbox.process.identity import ProcessIdentity, machine_boot, marked_processes, recorded_processes, send_signal, wait_ended
+from workers.sandbox.spec import SandboxOwner
+
+HOLDER_GRACE_S = 3.0
+"""A holder that is told to end needs milliseconds; one that hangs is killed after this."""
+SURVIVOR_ROUNDS = 50
+SURVIVOR_ROUND_S = 0.1
+HALF_MADE_S = 60.0
+"""A folder is given its name within milliseconds of being made: one that is nameless for this long was left by a crash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepReport:
+    """What one sweep met."""
+
+    live: int = 0
+    removed: tuple[str, ...] = ()
+    """Ids of sandboxes whose job is over."""
+    failed: tuple[SandboxError, ...] = ()
+    """Sandboxes that could not be ended; they are tried again by the next sweep."""
+
+
+def owners(scratch_dir: Path) -> list[SandboxOwner]:
+    """For whom the sandboxes below a scratch folder are: what to ask Redis about before a sweep. Blocks."""
+    found: list[SandboxOwner] = []
+    for path in sandbox_paths(scratch_dir):
+        with contextlib.suppress(SandboxGone):
+            found.append(SandboxFolder.open(path).record.owner)
+    return found
+
+
+async def sweep(scratch_dir: Path, is_live: Callable[[SandboxOwner], bool]) -> SweepReport:
+    """Ends and removes every sandbox whose job is over, and what crashes left half made. Many may sweep at once.
+
+    Args:
+        is_live: whether the attempt that made a sandbox may still need it; called in a thread, must not block for long.
+    """
+    return await asyncio.to_thread(_sweep, scratch_dir, is_live)
+
+
+async def tear_down(folder: SandboxFolder) -> None:
+    """Ends one sandbox, whoever holds it, and removes it.
+
+    Raises:
+        SandboxLeak: processes of it could not be killed; its folder stays as the record of them.
+    """
+    await asyncio.to_thread(tear_down_now, folder)
+
+
+def tear_down_now(folder: SandboxFolder) -> None:
+    """As `tear_down`; blocks."""
+    with contextlib.suppress(SandboxGone):
+        folder.change_state(ended=True)
+        _end_holder(folder)
+    end_survivors(folder)
+    folder.remove()
+
+
+def end_survivors(folder: SandboxFolder) -> None:
+    """Kills what a holder left when it was killed itself; returns when nothing is left. Blocks.
+
+    Raises:
+        SandboxLeak: something does not end.
+    """
+    left: list[ProcessIdentity] = []
+    for _ in range(SURVIVOR_ROUNDS):
+        left = survivors(folder)
+        if not left:
+            return
+        for process in left:
+            send_signal(process, signal.SIGKILL)
+        wait_ended(left, SURVIVOR_ROUND_S)
+    raise SandboxLeak(folder.sandbox_id, tuple(process.pid for process in left))
+
+
+def survivors(folder: SandboxFolder) -> list[ProcessIdentity]:
+    """What still runs of a sandbox whose holder has ended: by its mark, and by the holder's records. Blocks."""
+    found = dict.fromkeys(marked_processes(MARK, folder.sandbox_id))
+    if folder.record.machine_boot == machine_boot():
+        with contextlib.suppress(OSError):
+            lines = folder.children_file.read_text(encoding="ascii", errors="replace").splitlines()
+            found.update(dict.fromkeys(recorded_processes(lines)))
+    return list(found)
+
+
+def _end_holder(folder: SandboxFolder) -> None:
+    holder = folder.state().holder
+    if holder is None or folder.record.machine_boot != machine_boot():
+        return
+    if send_signal(holder, signal.SIGTERM) and wait_ended([holder], HOLDER_GRACE_S):
+        send_signal(holder, signal.SIGKILL)
+        if wait_ended([holder], HOLDER_GRACE_S):
+            raise SandboxLeak(folder.sandbox_id, (holder.pid,))
+
+
+def _sweep(scratch_dir: Path, is_live: Callable[[SandboxOwner], bool]) -> SweepReport:
+    live = 0
+    removed: list[str] = []
+    failed: list[SandboxError] = []
+    for path in sandbox_paths(scratch_dir):
+        try:
+            folder = SandboxFolder.open(path)
+            if is_live(folder.record.owner):
+                live += 1
+                continue
+            tear_down_now(folder)
+            removed.append(path.name)
+        except SandboxError as error:
+            failed.append(error)
+    _remove_nameless(scratch_dir)
+    return SweepReport(live=live, removed=tuple(removed), failed=tuple(failed))
+
+
+def _remove_nameless(scratch_dir: Path) -> None:
+    for path in scratch_dir.glob(".*"):
+        with contextlib.suppress(FileNotFoundError):
+            old = time.time() - path.lstat().st_mtime > HALF_MADE_S
+            if path.name.startswith(TRASH_PREFIX) or (path.name.startswith(NEW_PREFIX) and old):
+                remove_tree(path)

@@ -1,0 +1,27 @@
+# Sourced once by each persistent shell (workers/sandbox/shell.py tells the protocol). bash 3.2 and later.
+# __rs_dir is set by the line that sources this; descriptor 198 is the control pipe.
+set +H +o history
+PS1= PS2= PS0=
+unset PROMPT_COMMAND HISTFILE MAIL MAILCHECK TMOUT
+shopt -u checkwinsize
+__rs_done= __rs_text=
+
+# Loads the command's text and prints the fence before its output. Leaves $? as it was.
+__rs_begin() {
+    local rc=$?
+    IFS= builtin read -r -d '' __rs_text <"$__rs_dir/command"
+    builtin export -n __rs_text
+    builtin printf '\001\002%ss\003' "$1" >/dev/tty
+    return "$rc"
+}
+
+# Reports exit code and folder on the control pipe, then prints the fence after the output. A second call with the same number does nothing.
+__rs_end() {
+    local rc=$?
+    builtin set +ev
+    [[ $1 == "$__rs_done" ]] && return "$rc"
+    __rs_done=$1
+    builtin printf '%s\0%s\0%s\0\0' "$1" "$rc" "${PWD-}" >&198
+    builtin printf '\001\002%se\003' "$1" >/dev/tty
+    return "$rc"
+}

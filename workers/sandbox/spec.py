@@ -1,0 +1,98 @@
+"""What is asked for (`SandboxSpec`), for whom (`SandboxOwner`), and what is passed on (`SandboxHandle`).
+
+A handle is data: INIT puts its map into the job's body, RUN makes it into an attachment again. It holds a secret, which `repr` hides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Self
+
+GIB = 1024**3
+
+
+class Isolation(StrEnum):
+    """What must stand between the sandbox and its node. A backend that gives less refuses; nothing falls back silently."""
+
+    NONE = "none"
+    """Nothing: the code is trusted. For development and for our own programs."""
+    ISOLATED = "isolated"
+    """Own files, processes and no network: for what a model writes."""
+    ISOLATED_NETWORK = "isolated+network"
+    """As `ISOLATED`, with a way out to the network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on each single process of a sandbox. They catch mistakes; they are no defence against many processes at once."""
+
+    cpu_s: int = 3600
+    """CPU seconds of one process; a kernel lives as long as its job, so this is generous."""
+    memory_bytes: int = 4 * GIB
+    """Private writable memory (RLIMIT_DATA, not RLIMIT_AS: numeric libraries reserve address space they never touch)."""
+    file_bytes: int = GIB
+    """Largest file a process may write."""
+    open_files: int = 1024
+    nice: int = 5
+    """Added to the worker's own niceness, so that a busy sandbox cannot keep the worker from renewing its leases."""
+
+    def __post_init__(self) -> None:
+        if self.open_files < 256:
+            raise ValueError(f"open_files is {self.open_files}, expected at least 256: the shell's control descriptor must fit below it")
+        if min(self.cpu_s, self.memory_bytes, self.file_bytes) <= 0:
+            raise ValueError("cpu_s, memory_bytes and file_bytes must be positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """The environment a task needs."""
+
+    isolation: Isolation = Isolation.ISOLATED
+    image: str = ""
+    """Name of the image; empty = the files of the node itself, which only backends without isolation offer."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that processes get beside the built ones. Nothing of the worker's own environment reaches them."""
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxOwner:
+    """Who a sandbox works for: the fencing of the queue, repeated at the sandbox."""
+
+    job_id: str
+    attempt: int
+    """Raised by every `begin` of the job in any stage: a later one fences off all earlier ones."""
+    boot_id: str
+    """The life of the worker process that asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxHandle:
+    """Names one sandbox on one node, and proves the right to it."""
+
+    backend: str
+    node: str
+    sandbox_id: str
+    folder: str
+    token: str = field(repr=False)
+
+    def to_map(self) -> dict[str, str]:
+        """A map of plain strings, for the wire."""
+        return asdict(self)
+
+    @classmethod
+    def from_map(cls, values: Mapping[str, object]) -> Self:
+        """Reads what `to_map` wrote; fields of a newer writer are ignored.
+
+        Raises:
+            ValueError: a field is missing or no string; says which.
+        """
+        read: dict[str, str] = {}
+        for known in fields(cls):
+            value = values.get(known.name)
+            if not isinstance(value, str) or not value:
+                raise ValueError(f"sandbox handle: field {known.name!r} should be a non-empty string, got {type(value).__name__}")
+            read[known.name] = value
+        return cls(**read)

@@ -61,6 +61,7 @@ def resolve_redis_url(environ: Mapping[str, str] | None = None) -> RedisAddress 
                 "names a password, and ROLLSTREAM_REDIS_URL holds one too: keep one of them", field="ROLLSTREAM_REDIS_PASSWORD_FILE"
             )
         password = read_password(Path(file).expanduser(), "ROLLSTREAM_REDIS_PASSWORD_FILE")
+    user = user or quote(env.get("ROLLSTREAM_REDIS_USER", ""), safe="")
     kept = urlencode([(name, value) for name, value in query if name != "password"])
     return RedisAddress(url=_joined(parts, f"{user}@{place}" if user else place, kept), password=password)
 

@@ -8,7 +8,7 @@
   killed: a normal stop and the death of the keeper are the same path.
 - It reports each pid and each exit. End of file towards the keeper without such a report says that the guard was killed; then the kernel
   sends the server SIGTERM on Linux (parent-death signal: the guard has one thread, so the thread that forked lives as long as the process),
-  and the keeper asks it over its socket everywhere.
+  and everywhere the keeper does once the server has named its pid.
 - Server and forks of the server (a rewrite of the append-only file) are one process group; when the server is gone the rest is killed, so
   nothing writes into the data directory after an exit was reported.
 - The guard and the server hold the data directory's lock by inheritance (`locks.py`).

@@ -13,8 +13,8 @@ In the data directory:
 
 The folder of the sockets is `<run>/e<identity>-<random>`. Identity is a hash of the directory's device and inode, so that a copied data
 directory, which brings its link along, does not lead to the original's server, and a moved one still finds its own. The random part is made
-once, so that a directory removed and made again under the same inode does not share sockets with its former self, and so that the path stays
-the same over restarts: clients reconnect to it.
+once, so that a directory removed and made again under the same inode does not share sockets with its former self. The path stays the same
+over restarts, as clients reconnect to it.
 """
 
 from __future__ import annotations

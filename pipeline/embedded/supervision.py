@@ -9,6 +9,8 @@ It is never given up while somebody wants it: the usual cause is a full disk, an
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import signal
 import time
@@ -19,7 +21,7 @@ from pathlib import Path
 from pipeline.embedded.control import ServerStatus, State
 from pipeline.embedded.guard import Guard
 from pipeline.embedded.lines import JsonObject
-from pipeline.embedded.probe import Condition, Endpoint, ask_to_stop, server_condition
+from pipeline.embedded.probe import Condition, Endpoint, server_condition
 
 _FIRST_PROBE_S = 0.005
 _LONGEST_PROBE_S = 0.1
@@ -169,9 +171,16 @@ class SupervisedServer:
         self._guard.reap()
         self.wake_at = None
         if self.status.state is not State.STOPPING:
-            ask_to_stop(self._endpoint())
+            self._end_orphan()
             self.status = replace(self.status, reason="the guard process of the server was killed")
         self._become(replace(self.status, state=State.ENDED, pid=None))
+
+    def _end_orphan(self) -> None:
+        """Ends a server whose guard was killed, where no parent-death signal did. Its own word for its pid makes the signal safe."""
+        pid = self.status.pid
+        if pid is not None and server_condition(self._endpoint(), pid) is not Condition.DOWN:
+            with contextlib.suppress(ProcessLookupError):  # it went meanwhile
+                os.kill(pid, signal.SIGTERM)
 
     def _reason(self, how: str) -> str:
         parts = [f"the server ended ({how})"]

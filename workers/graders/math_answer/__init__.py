@@ -3,6 +3,8 @@
 Nothing here evaluates text: an answer becomes a small tree, and only this package computes with that tree, inside bounds.
 """
 
-from workers.graders.math_answer.compare import Decision, Tolerance, compare_answers
+from workers.graders.math_answer.compare import Decision, compare_answers
+from workers.graders.math_answer.equality import STRICT, Tolerance
+from workers.graders.math_answer.words import is_not_a_number
 
-__all__ = ["Decision", "Tolerance", "compare_answers"]
+__all__ = ["STRICT", "Decision", "Tolerance", "compare_answers", "is_not_a_number"]

@@ -36,6 +36,7 @@ MAX_ANSWER_CHARS = 1_000
 _LONG_NUMBER = re.compile(r"^([+-]?)\s*0*(\d[\d, ]*)$")
 _PLAIN_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{4,}")
 _SETS_IN_WORDS = {"no solution": "empty", "all reals": "R"}
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-z]+\*?\}")
 _BLANKS = re.compile(r"\s+")
 
 
@@ -113,8 +114,8 @@ def _compare_shapes(gold: str, answer: str, tolerance: Tolerance) -> Decision:
             if same:
                 return Decision("same", "same_value")
             undecided |= same is None
-    if answer_fault is not None and not answer_readings and (answer_fault.prose or _has_words(answer)):
-        return Decision("unreadable", "words_in_the_answer")
+    if answer_fault is not None and not answer_readings and (answer_fault.final or _has_words(answer)):
+        return Decision("unreadable", "not_an_answer")
     if undecided or not gold_readings or not answer_readings:
         return Decision("undecided", "not_computed" if gold_readings and answer_readings else "not_read")
     return Decision("different", "other_value")
@@ -143,4 +144,4 @@ def _readings(text: str, *, is_reference: bool) -> tuple[list[Answer], Unreadabl
 
 def _has_words(text: str) -> bool:
     """Whether plain words stand in a formula; a reader that guesses would pick a number out of a sentence."""
-    return any(word not in FUNCTIONS and word not in GREEK for word in _PLAIN_WORD.findall(text)) or "__" in text
+    return any(word not in FUNCTIONS and word not in GREEK for word in _PLAIN_WORD.findall(_ENVIRONMENT.sub(" ", text))) or "__" in text

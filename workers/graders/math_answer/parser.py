@@ -40,7 +40,7 @@ def parse_expression(tokens: list[Token]) -> Node:
     parser = _Parser(tokens)
     node = parser.sum()
     if parser.at < len(tokens):
-        raise Unreadable(f"{tokens[parser.at].text!r} does not fit where it stands", prose=tokens[parser.at].kind == "text")
+        raise Unreadable(f"{tokens[parser.at].text!r} does not fit where it stands", final=tokens[parser.at].kind == "text")
     return node
 
 
@@ -79,7 +79,7 @@ class _Parser:
         """Called where the descent recurses; `self.depth` is given back by `shallower`. After an error the parser is not used again."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise Unreadable(f"nested deeper than {MAX_DEPTH}")
+            raise Unreadable(f"nested deeper than {MAX_DEPTH}", final=True)
 
     def shallower(self, node: Node) -> Node:
         self.depth -= 1
@@ -170,7 +170,7 @@ class _Parser:
                 node = Node("pow", (node, self.signed_factor()))
             else:
                 return node
-        raise Unreadable(f"more than {MAX_POSTFIXES} signs behind one factor")
+        raise Unreadable(f"more than {MAX_POSTFIXES} signs behind one factor", final=True)
 
     def raised(self, base: Node) -> Node:
         if self.is_command("circ") or (self.is_op("{") and self._is_circle(1)):
@@ -224,7 +224,7 @@ class _Parser:
             self.expect(token.text)
             node = Node("fn", (node,), "abs")
         else:
-            raise Unreadable(f"{token.text!r} begins no expression", prose=token.kind == "text")
+            raise Unreadable(f"{token.text!r} begins no expression", final=token.kind == "text")
         return self.shallower(node)
 
     def number(self, token: Token, single: bool) -> Node:
@@ -318,7 +318,7 @@ class _Parser:
     def letters(self, run: str) -> Node:
         """A run of plain letters as a product of one-letter variables; longer runs are words."""
         if len(run) > 3 or run.lower() in WORDS_NOT_PRODUCTS:
-            raise Unreadable(f"{run!r} is a word", prose=True)
+            raise Unreadable(f"{run!r} is a word", final=True)
         self.tokens[self.at : self.at] = [Token("sym", letter) for letter in run[1:]]
         return self.symbol(run[0])
 
@@ -400,7 +400,7 @@ def literal(token: Token) -> Node:
     """The exact value of a written number, remembering how many digits were written."""
     mantissa, _, exponent_text = token.text.replace("E", "e").partition("e")
     if len(mantissa) > MAX_LITERAL_DIGITS or len(exponent_text) > 6 or abs(int(exponent_text or 0)) > MAX_LITERAL_EXPONENT:
-        raise Unreadable("a number is too long")
+        raise Unreadable("a number is too long", final=True)
     whole, point, behind = mantissa.partition(".")
     shift = int(exponent_text or 0) - len(behind)
     value = Fraction(_integer(whole + behind)) * Fraction(10) ** shift

@@ -109,11 +109,11 @@ class _Reader:
     def whole(self, tokens: list[Token]) -> Answer:
         self._nesting += 1
         if self._nesting > _MAX_NESTING:
-            raise Unreadable("nested too deeply")
+            raise Unreadable("nested too deeply", final=True)
         steps, _ = _split(tokens, lambda token: _is(token, "Rightarrow"))
         parts, cuts = _split(steps[-1], _is_comma)
         if len(parts) > MAX_ITEMS:
-            raise Unreadable(f"more than {MAX_ITEMS} items")
+            raise Unreadable(f"more than {MAX_ITEMS} items", final=True)
         answer = self.item(parts[0]) if len(parts) == 1 else self.listed(parts, cuts)
         self._nesting -= 1
         return answer
@@ -187,6 +187,8 @@ class _Reader:
         bracketed = self.bracketed(tokens)
         if bracketed is not None:
             return bracketed
+        if tokens and tokens[0].kind == "env" and tokens[0].text in ("cases", "dcases"):
+            return self.cases(tokens)
         if any(token.kind == "env" for token in tokens):
             return self.grid(tokens)
         parts, cuts = _split(tokens, lambda token: _is(token, ":"))
@@ -269,6 +271,28 @@ class _Reader:
             rows = [[Node("mul", (factor, cell)) for cell in row] for row in rows]
         return Grid(tuple(zip(*rows, strict=True)) if transposed else tuple(tuple(row) for row in rows))
 
+    def cases(self, tokens: list[Token]) -> Answer:
+        """A function in pieces: a list of pairs of value and condition, in any order."""
+        if tokens[-1].kind != "endenv" or any(token.kind in ("env", "endenv") for token in tokens[1:-1]):
+            raise Unreadable("cases with something around or inside")
+        rows: list[Answer] = []
+        for line in _split(tokens[1:-1], lambda token: _is(token, "\\\\"))[0]:
+            if not line:
+                continue
+            cells, cuts = _split(line, lambda token: _is(token, "&"))
+            if not cuts:
+                cells, _ = _split(line, lambda token: _is(token, ","))
+            if len(cells) != 2:
+                raise Unreadable("a case without one value and one condition")
+            value, condition = (cell[:-1] if cell and _is(cell[-1], ",") else cell for cell in cells)
+            worded = bool(condition) and condition[0].kind == "text"
+            if worded and condition[0].text.lower() in ("otherwise", "else"):
+                rows.append(Listing("round", (self.value(value), NamedSet("otherwise"))))
+            else:
+                bare = condition[1:] if worded and condition[0].text.lower() in ("if", "for", "when", "where") else condition
+                rows.append(Listing("round", (self.value(value), self.whole(bare))))
+        return Listing("bare", tuple(rows))
+
     def quantity(self, tokens: list[Token]) -> Quantity:
         tokens = _without_lead(tokens)
         negative = len(tokens) > 1 and _is(tokens[0], "-") and _is(tokens[1], *_CURRENCIES)
@@ -303,7 +327,7 @@ class _Reader:
                 cut = place - 1
             unit = read_unit(_phrase(tail))
             if unit is None:
-                raise Unreadable("words behind a number that are no unit", prose=True)
+                raise Unreadable("words behind a number that are no unit", final=True)
             return cut, unit
         return len(tokens), None
 

@@ -15,117 +15,24 @@ from workers.graders.math_answer.unreadable import Unreadable
 MAX_TOKENS = 1_200
 """An answer of more tokens is refused; the longest honest answers have a few hundred."""
 
-FUNCTIONS: Final = frozenset(
-    [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "ln",
-        "log",
-        "lg",
-        "exp",
-        "sqrt",
-        "cbrt",
-        "abs",
-        "max",
-        "min",
-        "gcd",
-        "lcm",
-        "floor",
-        "ceil",
-        "sgn",
-    ]
-)
-GREEK: Final = frozenset(
-    [
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "rho",
-        "sigma",
-        "tau",
-        "upsilon",
-        "phi",
-        "chi",
-        "psi",
-        "omega",
-        "Gamma",
-        "Delta",
-        "Theta",
-        "Lambda",
-        "Xi",
-        "Sigma",
-        "Phi",
-        "Psi",
-        "Omega",
-        "ell",
-        "hbar",
-        "aleph",
-        "nabla",
-        "partial",
-        "Pi",
-    ]
-)
+FUNCTIONS: Final = frozenset((
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "ln", "log",
+    "lg", "exp", "sqrt", "cbrt", "abs", "max", "min", "gcd", "lcm", "floor", "ceil", "sgn",
+))  # fmt: skip
+GREEK: Final = frozenset((
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma",
+    "tau", "upsilon", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Sigma", "Phi", "Psi", "Omega", "ell",
+    "hbar", "aleph", "nabla", "partial", "Pi",
+))  # fmt: skip
 CONSTANTS: Final = {"pi": "pi", "infty": "inf", "inf": "inf", "infinity": "inf", "oo": "inf", "imath": "i"}
-_TEXT_COMMANDS: Final = frozenset(
-    [
-        "text",
-        "mbox",
-        "hbox",
-        "textrm",
-        "textnormal",
-        "textit",
-        "textbf",
-        "textsf",
-        "texttt",
-        "mathrm",
-        "operatorname",
-        "mathit",
-        "mathsf",
-        "mathtt",
-    ]
-)
-_STYLE_COMMANDS: Final = frozenset(
-    [
-        "mathbf",
-        "boldsymbol",
-        "bm",
-        "mathcal",
-        "mathscr",
-        "mathfrak",
-        "vec",
-        "hat",
-        "bar",
-        "overline",
-        "widehat",
-        "overrightarrow",
-        "tilde",
-        "bold",
-    ]
-)
+_TEXT_COMMANDS: Final = frozenset((
+    "text", "mbox", "hbox", "textrm", "textnormal", "textit", "textbf", "textsf", "texttt", "mathrm", "operatorname", "mathit",
+    "mathsf", "mathtt",
+))  # fmt: skip
+_STYLE_COMMANDS: Final = frozenset((
+    "mathbf", "boldsymbol", "bm", "mathcal", "mathscr", "mathfrak", "vec", "hat", "bar", "overline", "widehat", "overrightarrow",
+    "tilde", "bold",
+))  # fmt: skip
 _SEPARATOR_WORDS: Final = {"and": "and", "or": "or", "&": "and"}
 WORDS_NOT_PRODUCTS: Final = frozenset(
     ["nan", "no", "yes", "dne", "not", "none", "true", "false", "if", "is", "all", "one", "two", "ten", "to", "of", "the", "it"]
@@ -204,7 +111,7 @@ def tokenize(text: str, spelling: Spelling = Spelling()) -> list[Token]:
         elif kind == "run":
             tokens.extend(cut_run(piece, spaced))
         elif piece == '"' or piece == "`" or piece == "\\" or piece == "#" or piece == "@":
-            raise Unreadable(f"{piece!r} is no mathematics")
+            raise Unreadable(f"{piece!r} is no mathematics", final=True)
         elif not piece.isascii() and piece.isalpha():
             tokens.append(Token("sym", piece, spaced))
         else:
@@ -215,7 +122,7 @@ def tokenize(text: str, spelling: Spelling = Spelling()) -> list[Token]:
             )
         spaced = False
         if len(tokens) > MAX_TOKENS:
-            raise Unreadable(f"more than {MAX_TOKENS} tokens")
+            raise Unreadable(f"more than {MAX_TOKENS} tokens", final=True)
     return tokens
 
 

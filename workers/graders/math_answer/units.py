@@ -59,48 +59,11 @@ _CASED = {"M", "S", "G", "T", "H"}
 """Capitals that are no spelling of the small unit letter."""
 
 _PIECE = re.compile(r"([A-Za-z¢]+)\.?|\^?\{?(-?\d+)\}?|([/*·])|(\s+)|(.)")
-_DOUBTFUL = frozenset(
-    [
-        "not",
-        "or",
-        "maybe",
-        "perhaps",
-        "probably",
-        "wrong",
-        "incorrect",
-        "if",
-        "unless",
-        "except",
-        "plus",
-        "minus",
-        "more",
-        "less",
-        "fewer",
-        "times",
-        "than",
-        "but",
-        "possibly",
-        "either",
-        "neither",
-        "nor",
-        "nan",
-        "no",
-        "at",
-        "least",
-        "most",
-        "between",
-        "from",
-        "to",
-        "until",
-        "which",
-        "when",
-        "where",
-        "however",
-        "instead",
-        "actually",
-        "also",
-    ]
-)
+_DOUBTFUL = frozenset((
+    "not", "or", "maybe", "perhaps", "probably", "wrong", "incorrect", "if", "unless", "except", "plus", "minus", "more", "less",
+    "fewer", "times", "than", "but", "possibly", "either", "neither", "nor", "nan", "no", "at", "least", "most", "between", "from",
+    "to", "until", "which", "when", "where", "however", "instead", "actually", "also",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ class Unreadable(Exception):
 
     Args:
         why: what stands in the way.
-        prose: the text holds words that are no part of a formula, so a more capable reader must not guess at it either.
+        final: a more capable reader must not try either: there are words that are no part of a formula, of which it would guess the
+            meaning, or more nesting or length than any answer has.
     """
 
-    def __init__(self, why: str, *, prose: bool = False) -> None:
+    def __init__(self, why: str, *, final: bool = False) -> None:
         super().__init__(why)
         self.why = why
-        self.prose = prose
+        self.final = final

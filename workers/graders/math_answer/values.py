@@ -27,6 +27,8 @@ MAX_EXPONENT_BITS = 200
 MAX_ARGUMENT_BITS = 2_000
 """A sine of a number above 2 to this power is not computed."""
 
+_UNKNOWN_FROM, _UNKNOWN_SPREAD = 17, 1_000
+"""Where the numbers lie that stand for what is not computed: away from the small numbers that answers are."""
 _ODD_ROOTS = range(3, 64, 2)
 
 Number = Any
@@ -218,7 +220,8 @@ class Evaluator:
 
     def _scattered(self, text: str) -> Number:
         encoded = f"{self._hints}:{text}".encode()
-        return 1 + self.mp.mpf(zlib.crc32(encoded) ^ (zlib.crc32(encoded[::-1]) << 32)) / self.mp.mpf(2) ** 64
+        share = self.mp.mpf(zlib.crc32(encoded) ^ (zlib.crc32(encoded[::-1]) << 32)) / self.mp.mpf(2) ** 64
+        return _UNKNOWN_FROM + _UNKNOWN_SPREAD * share
 
     def _value(self, node: Node) -> Number:
         op = node.op
@@ -232,10 +235,19 @@ class Evaluator:
         rule = _RULES.get(op)
         if rule is None:
             raise Undefined(f"no rule for {op}")
-        result = rule(self, node, values)
+        result = self._rounded(rule(self, node, values))
         if self._real and isinstance(result, self.mp.mpc):
             raise LeavesReals
         return result
+
+    def _rounded(self, value: Number) -> Number:
+        """A complex number without a part that is nothing beside the other: mpmath takes seconds over such numbers."""
+        if not isinstance(value, self.mp.mpc) or value.real == 0 or value.imag == 0:
+            return value
+        lead = self._log2(value.real) - self._log2(value.imag)
+        if lead > MAX_ARGUMENT_BITS:
+            return self.mp.mpc(value.real, 0)
+        return self.mp.mpc(0, value.imag) if lead < -MAX_ARGUMENT_BITS else value
 
     def _constant(self, name: str) -> Number:
         if name == "i":
@@ -258,7 +270,9 @@ class Evaluator:
             if exponent == 0:
                 return self.mp.mpf(1)
             raise Undefined("a power of zero")
-        if self._log2(exponent) > MAX_EXPONENT_BITS or abs(self._log2(base)) > 2.0**MAX_EXPONENT_BITS:
+        if exponent == 0:
+            return self.mp.mpf(1)
+        if abs(self._log2(exponent)) > MAX_EXPONENT_BITS or abs(self._log2(base)) > 2.0**MAX_EXPONENT_BITS:
             return self.unknown(node)
         real = not isinstance(base, self.mp.mpc) and not isinstance(exponent, self.mp.mpc)
         if real and base < 0 and not self.mp.isint(exponent):

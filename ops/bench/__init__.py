@@ -1,0 +1,40 @@
+"""Benchmarks: `rollstream bench` lists them, `rollstream bench NAME` runs one. A claim about speed comes with its name here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from ops.bench.report import Report
+
+__all__ = ["BENCHMARKS", "Benchmark", "Report", "run_benchmark"]
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One benchmark: a module here with `run(say) -> Report`."""
+
+    module: str
+    what: str
+
+
+BENCHMARKS = {
+    "codec": Benchmark("ops.bench.codec_bench", "token arrays to bytes and back: time and size"),
+    "pipeline": Benchmark("ops.bench.pipeline_bench", "no-op jobs through all three stages, against RQ and taskiq"),
+    "leases": Benchmark("ops.bench.leases_bench", "the cost of keeping 10,000 leases"),
+    "memory": Benchmark("ops.bench.memory_bench", "what 20,000 acknowledged jobs leave in Redis"),
+}
+
+
+def run_benchmark(name: str, say: Say) -> Report:
+    """Runs one.
+
+    Args:
+        name: a key of `BENCHMARKS`.
+        say: told what is going on.
+    """
+    run: Callable[[Say], Report] = import_module(BENCHMARKS[name].module).run
+    return run(say)

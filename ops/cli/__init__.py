@@ -1,0 +1,32 @@
+"""The command `rollstream <noun> <verb>`. Each noun is a file here; a command parses, builds, calls one function, and prints.
+
+Exit codes: 0 done · 1 it did not work · 2 wrong usage or settings · 3 Redis or the named thing could not be reached.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ops.extras import naming_extras
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    with naming_extras():
+        from ops.cli.app import app
+        from pipeline.errors import BrokerMisused, BrokerUnreachable, RollstreamError
+        from pipeline.logs import redact_text
+
+        try:
+            app()
+        except BrokerUnreachable as error:
+            print(f"rollstream: Redis cannot be reached: {redact_text(str(error))}", file=sys.stderr)
+            raise SystemExit(3) from error
+        except BrokerMisused as error:
+            print(f"rollstream: Redis refuses: {redact_text(str(error))}", file=sys.stderr)
+            raise SystemExit(2) from error
+        except RollstreamError as error:
+            print(f"rollstream: {redact_text(str(error))}", file=sys.stderr)
+            raise SystemExit(2) from error

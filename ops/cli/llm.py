@@ -1,0 +1,72 @@
+"""`rollstream llm add|list|drop`: the inference servers of a run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import orjson
+import typer
+
+app = typer.Typer(no_args_is_help=True)
+
+Run = Annotated[str, typer.Option(help="The run whose policy the servers hold.")]
+
+
+@app.command("add")
+def add(
+    urls: Annotated[list[str], typer.Argument(help="http://host:port or unix:/path.sock")],
+    run: Run,
+    model: Annotated[str, typer.Option(help="Name of the model at the server; empty = its only one.")] = "",
+    version: Annotated[str, typer.Option(help="Label of the weights they hold.")] = "",
+) -> None:
+    """Give servers to a run; workers use them at once."""
+    from ops.cli.connection import connected
+    from pipeline.inference_pool import InferencePool, Server
+
+    async def act() -> None:
+        async with connected() as (settings, client):
+            pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
+            await pool.attach(run, [Server(url, model, version) for url in urls], ttl_s=settings.run_ttl_s)
+
+    asyncio.run(act())
+    typer.echo(f"{len(urls)} server{'s' if len(urls) != 1 else ''} given to run {run}")
+
+
+@app.command("list")
+def list_servers(run: Run, as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False) -> None:
+    """The servers of a run, and how many jobs each has."""
+    from ops.cli.connection import connected
+    from pipeline.inference_pool import InferencePool
+
+    async def act() -> list[dict[str, object]]:
+        async with connected() as (settings, client):
+            pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
+            load = await pool.load(run)
+            return [
+                {"url": s.url, "state": s.state, "model": s.model, "version": s.version, "jobs": load[s.url]} for s in await pool.servers(run)
+            ]
+
+    found = asyncio.run(act())
+    if as_json:
+        typer.echo(orjson.dumps(found).decode())
+        return
+    for server in found:
+        typer.echo(f"{server['url']}  {server['state']}  {server['jobs']} jobs  model {server['model'] or '-'}  version {server['version'] or '-'}")
+    if not found:
+        typer.echo(f"run {run} has no server: rollstream llm add --run {run} URL", err=True)
+        raise typer.Exit(1)
+
+
+@app.command("drop")
+def drop(urls: Annotated[list[str], typer.Argument()], run: Run) -> None:
+    """Take servers from a run; calls in flight end by themselves."""
+    from ops.cli.connection import connected
+    from pipeline.inference_pool import InferencePool
+
+    async def act() -> None:
+        async with connected() as (settings, client):
+            await InferencePool(client, settings.namespace, lease_s=settings.lease_s).detach(run, urls)
+
+    asyncio.run(act())
+    typer.echo(f"taken from run {run}: {', '.join(urls)}")

@@ -85,7 +85,7 @@ def test_a_python_that_a_person_names_is_used_or_refused_but_never_replaced(clon
 
 def test_it_works_through_a_link_and_from_any_folder(clone: Path, path: Path, tmp_path: Path) -> None:
     add_python(path, "python3")
-    readlink = shutil.which("readlink")
+    readlink = shutil.which("readlink", path="/usr/bin:/bin")
     assert readlink is not None
     (path / "readlink").symlink_to(readlink)
     (tmp_path / "rollstream").symlink_to("a clone/ops/launch")

@@ -21,6 +21,8 @@ from pipeline.errors import InvalidRequest
 from pipeline.keys import PROMPT_ID, RUN_ID
 from pipeline.messages import JobTemplate, Json, Limits, Prompt, Recovery, Sampling
 from pipeline.request_errors import invalid_request
+from pipeline.supervisor.policies import POLICIES
+from pipeline.supervisor.step_spec import CancelRule, StepSpec
 
 DAY_S = 86_400.0
 MAX_TOKENS = 16_777_216
@@ -94,7 +96,7 @@ PromptMap = Annotated[Mapping[str, object], AfterValidator(plain_map), AfterVali
 class Request(BaseModel):
     """Base of all requests: strict, frozen, no unknown fields, no NaN where a number is asked for."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def __init__(self, **data: object) -> None:
         """Builds and checks a request.
@@ -238,6 +240,63 @@ class JobRequest(TemplateRequest):
     """Policy version that is expected to sample it; empty = any."""
 
 
+class StepRequest(TemplateRequest):
+    """What one optimizer step asks for, and how its rollouts are made."""
+
+    groups: int = Field(ge=1, le=100_000)
+    """Informative groups to train on."""
+    n: int = Field(ge=1, le=1024)
+    """Members of a group."""
+    over: float = Field(default=1.5, ge=1, le=100)
+    """Over-sampling: groups in flight beyond those that the running filter rate says are needed, as a factor."""
+    informative_on: str = Field(default="score", min_length=1, max_length=64)
+    """Named part of the reward that the filter looks at; `score` is the reward itself."""
+    eps: float = Field(default=1e-6, ge=0, le=1e9)
+    """A group is informative when its members differ by more than this."""
+    policy: str = Field(default="spread", min_length=1, max_length=64)
+    """Name of the rule that says whether a group is informative."""
+    cancel: Annotated[CancelRule, Field(strict=False)] = CancelRule.DEFAULT
+    """What happens to groups in flight that nobody needs when the step is complete."""
+    min_members: int = Field(default=0, ge=0, le=1024)
+    """Fewest members that must end well; 0 = three quarters of `n`, rounded up."""
+    max_redraws: int = Field(default=2, ge=0, le=1000)
+    """How often a prompt is drawn again whose group had too few."""
+    reward_low: float | None = None
+    """A reward below is a fault of the grader; none = no bound."""
+    reward_high: float | None = None
+    version: str = Field(default="", pattern=VERSION)
+    """Label of the policy that is expected to sample; empty = any."""
+    ahead: int = Field(default=1, ge=0, le=64)
+    """Steps that are open beyond the one that the trainer has, so that rollouts go on while it trains."""
+
+    @model_validator(mode="after")
+    def _members_fit(self) -> Self:
+        if self.min_members > self.n:
+            raise ValueError(f"expected min_members ({self.min_members}) to be at most n ({self.n})")
+        if self.policy not in POLICIES:
+            raise ValueError(f"expected policy to be one of {', '.join(sorted(POLICIES))}, got {self.policy!r}")
+        if None not in (self.reward_low, self.reward_high) and self.reward_low >= self.reward_high:  # type: ignore[operator]
+            raise ValueError(f"expected reward_low ({self.reward_low}) to be below reward_high ({self.reward_high})")
+        return self
+
+    def spec(self) -> StepSpec:
+        """The message."""
+        return StepSpec(
+            target=self.groups,
+            n=self.n,
+            over=self.over,
+            eps=self.eps,
+            component=self.informative_on,
+            policy=self.policy,
+            cancel=self.cancel,
+            min_members=self.min_members,
+            max_redraws=self.max_redraws,
+            reward_low=-math.inf if self.reward_low is None else self.reward_low,
+            reward_high=math.inf if self.reward_high is None else self.reward_high,
+            version=self.version,
+        )
+
+
 def encode_prompt(prompt_id: str, data: Json, *, max_body_bytes: int, field: str = "prompt") -> bytes:
     """Body of one prompt.
 
@@ -291,17 +350,35 @@ def run_id(run: object) -> str:
     return run
 
 
-def bounded_seconds(value: object, field: str, *, most: float = 30 * DAY_S) -> float | None:
+def bounded_seconds(value: object, field: str) -> float | None:
     """A timeout in seconds; None = no limit.
 
     Raises:
         InvalidRequest: negative, NaN or absurd.
     """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or not 0 <= value <= most:
-        raise InvalidRequest(f"expected seconds from 0 to {most:,.0f}, or None for no limit, got {_shown(value)}", field=field)
+    return None if value is None else bounded_number(value, field, low=0, high=30 * DAY_S, unit="seconds, or None for no limit")
+
+
+def bounded_number(value: object, field: str, *, low: float, high: float, unit: str = "a number") -> float:
+    """A number within bounds.
+
+    Raises:
+        InvalidRequest: something else, NaN too.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidRequest(f"expected {unit}, from {low:,g} to {high:,.15g}, got {_shown(value)}", field=field)
     return float(value)
+
+
+def bounded_int(value: object, field: str, *, low: int, high: int) -> int:
+    """A whole number within bounds.
+
+    Raises:
+        InvalidRequest: something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidRequest(f"expected a whole number from {low:,} to {high:,}, got {_shown(value)}", field=field)
+    return value
 
 
 def _shown(value: object) -> str:
@@ -314,7 +391,10 @@ __all__ = [
     "LimitsRequest",
     "Request",
     "SamplingRequest",
+    "StepRequest",
     "TemplateRequest",
+    "bounded_int",
+    "bounded_number",
     "bounded_seconds",
     "encode_prompt",
     "new_id",

@@ -1,0 +1,55 @@
+"""One typed function for each script that only a trainer's client calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pipeline.errors import RunClosed, StaleIncarnation
+from pipeline.failpoints import failpoint
+from pipeline.keys import Keys
+from pipeline.redis_client import AsyncClient
+from pipeline.scripts.calls import MAX_BATCH
+from pipeline.scripts.runner import Arg, ScriptRunner
+
+
+class TrainerScripts:
+    """These scripts on one shard."""
+
+    def __init__(self, client: AsyncClient, keys: Keys) -> None:
+        self.run_script = ScriptRunner(client, keys)
+
+    async def extend(self, run: str, incarnation: int, units: Sequence[tuple[Literal["job", "group"], str]]) -> int:
+        """Lets results that are not acked, at most `MAX_BATCH`, live for another time to live of their run; returns how many are gone.
+
+        Raises:
+            StaleIncarnation, RunClosed
+        """
+        args: list[Arg] = [run, incarnation]
+        for unit in units[:MAX_BATCH]:
+            args += unit
+        reply = await self.run_script("extend", *args)
+        failpoint("extend")
+        _refused(reply, run, incarnation)
+        return int(_text(reply[1]))
+
+    async def save_state(self, run: str, incarnation: int, state: bytes) -> None:
+        """Keeps where the trainer stands.
+
+        Raises:
+            StaleIncarnation, RunClosed
+        """
+        reply = await self.run_script("save_state", run, incarnation, state)
+        failpoint("save_state")
+        _refused(reply, run, incarnation)
+
+
+def _refused(reply: Sequence[object], run: str, incarnation: int) -> None:
+    if reply[0] == b"stale":
+        raise StaleIncarnation(run, incarnation, _text(reply[1]))
+    if reply[0] == b"closed":
+        raise RunClosed(run, _text(reply[1]))
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,51 @@
+"""What a training process imports: connect to a run, feed prompts, take steps or single results, ack them.
+
+connecting      connect, connect_blocking, Run
+what to do      StepRequest, JobRequest, SamplingRequest, LimitsRequest
+what comes      Step, Group, Result, Job, RunStatistics
+what goes wrong WaitTimeout, BodyMissing, ClientClosed, ShadowedPackage, and those of `pipeline.errors`
+
+async with connect(url, run="math-1") as run:
+    run.feed(rows, epochs=2, shuffle_seed=7)
+    async for step in run.steps(StepRequest(task="math", groups=8, n=8)):
+        for group in step.groups:
+            train(await group.trajectories(), group.rewards)
+        await step.ack()
+"""
+
+from pathlib import Path
+
+from trainer_client.shadowing import ShadowedPackage, refuse_shadows
+
+refuse_shadows(Path(__file__).resolve().parent.parent)
+
+from pipeline.requests import JobRequest, LimitsRequest, SamplingRequest, StepRequest  # noqa: E402  # after the check, which says why it fails
+from trainer_client.blocking import connect_blocking  # noqa: E402
+from trainer_client.client import Connection, Run, connect  # noqa: E402
+from trainer_client.errors import BodyMissing, ClientClosed, WaitTimeout  # noqa: E402
+from trainer_client.feed import Feed  # noqa: E402
+from trainer_client.jobs import Job  # noqa: E402
+from trainer_client.results import Result  # noqa: E402
+from trainer_client.run_statistics import RunStatistics  # noqa: E402
+from trainer_client.steps import Group, Step  # noqa: E402
+
+__all__ = [
+    "BodyMissing",
+    "ClientClosed",
+    "Connection",
+    "Feed",
+    "Group",
+    "Job",
+    "JobRequest",
+    "LimitsRequest",
+    "Result",
+    "Run",
+    "RunStatistics",
+    "SamplingRequest",
+    "ShadowedPackage",
+    "Step",
+    "StepRequest",
+    "WaitTimeout",
+    "connect",
+    "connect_blocking",
+]

@@ -1,0 +1,511 @@
+"""Connecting to a run, and the run as a trainer holds it.
+
+Protocol. A trainer that connects makes a new incarnation of its run, which fences the one before: every change that the older one asks for
+is refused from then on, and it hears so at its next sign of life at the latest. Where the run stands comes from the state that the trainer
+resumes from, else from the one that stands in Redis since the last ack, else the run begins.
+
+Going back. A state whose token is not the one in Redis is of another point in the history: the trainer goes back (`Progress.base` is this
+incarnation). The ledger forgets the later steps when the first one is opened again; only then are prompts fed, and those that the lost
+history was done with are pushed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import overload
+
+import orjson
+
+from pipeline.errors import InvalidRequest, RollstreamError
+from pipeline.keys import Keys, shard_of
+from pipeline.messages import CancelReason, JobResult
+from pipeline.redis_client import AsyncClient, ask, command_client, reader_client
+from pipeline.requests import JobRequest, StepRequest, bounded_int, bounded_number, bounded_seconds, run_id
+from pipeline.scripts.calls import MAX_BATCH, Scripts, new_nonce
+from pipeline.scripts.step_calls import StepScripts
+from pipeline.scripts.trainer_calls import TrainerScripts
+from pipeline.settings import QueueSettings
+from trainer_client.bodies import BodyStore
+from trainer_client.contact import Contact
+from trainer_client.dataset import check_dataset
+from trainer_client.feed import Feed
+from trainer_client.inbox import Inbox, Kind
+from trainer_client.jobs import Job, Jobs
+from trainer_client.keeper import Keeper, ack_entries
+from trainer_client.lifetime import Lifetime
+from trainer_client.logs import Log
+from trainer_client.progress import FeedProgress, Progress
+from trainer_client.reader import BLOCK_S, ResultsReader
+from trainer_client.results import Result
+from trainer_client.run_statistics import RunStatistics, SeenJobs, read_statistics
+from trainer_client.steps import Step, StepStream
+from trainer_client.waiting import WaitReasons
+
+log = Log(__name__)
+
+PATIENCE_S = 300.0
+"""A call waits this long for Redis: longer than a restart with a large append-only file, shorter than anyone's night."""
+RESERVE = 256
+"""Prompts kept waiting in Redis."""
+
+
+class Run:
+    """A run, held by its one live trainer. Made by `connect`.
+
+    Each of its methods raises what ended the client, such as `StaleIncarnation` when another trainer took the run over.
+    """
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        run: str,
+        incarnation: int,
+        progress: Progress,
+        *,
+        went_back: bool,
+        client: AsyncClient,
+        patience_s: float,
+    ) -> None:
+        keys = Keys.of_shard(settings.namespace, shard_of(run, settings.shards))
+        self.id = run
+        self.incarnation = incarnation
+        """Number of this trainer among those of the run; part of its policy versions (`<incarnation>.<number>`)."""
+        self._settings = settings
+        self._keys = keys
+        self._client = client
+        self._progress = progress
+        self._life = Lifetime(run)
+        self._contact = Contact(run, patience_s=patience_s)
+        self._scripts = Scripts(client, keys)
+        self._step_scripts = StepScripts(client, keys)
+        self._trainer_scripts = TrainerScripts(client, keys)
+        self._bodies = BodyStore(client, self._contact, self._life)
+        self._seen = SeenJobs()
+        self._inbox = Inbox(incarnation, self._make_result, lambda record: progress.settle([record]))
+        self._reasons = WaitReasons(run, client, keys, self._inbox, self._contact)
+        self._ledger_stands = asyncio.Event()
+        if not went_back:
+            self._ledger_stands.set()
+        self._feed: Feed | None = None
+        self._acking = asyncio.Lock()
+        self._jobs = Jobs(
+            run=run,
+            incarnation=incarnation,
+            settings=settings,
+            client=client,
+            keys=keys,
+            scripts=self._scripts,
+            inbox=self._inbox,
+            contact=self._contact,
+            life=self._life,
+            why_waiting=self._reasons.of_job,
+        )
+        self._steps = StepStream(
+            run=run,
+            incarnation=incarnation,
+            progress=progress,
+            scripts=self._step_scripts,
+            inbox=self._inbox,
+            bodies=self._bodies,
+            keys=keys,
+            contact=self._contact,
+            life=self._life,
+            on_open=self._ledger_stands.set,
+            ack=self._ack_steps,
+            why_waiting=self._reasons.of_step,
+        )
+        self._keeper = Keeper(
+            run=run,
+            incarnation=incarnation,
+            ttl_s=settings.run_ttl_s,
+            scripts=self._scripts,
+            trainer_scripts=self._trainer_scripts,
+            inbox=self._inbox,
+            contact=self._contact,
+            life=self._life,
+            resubmit=self.resubmit_unsettled,
+            on_moved=self._on_moved,
+        )
+        self._tasks = asyncio.TaskGroup()
+        self._reader_client = reader_client(settings, block_s=BLOCK_S)
+
+    # ---- prompts and steps
+
+    def feed(self, dataset: Iterable[object], *, epochs: int = 1, shuffle_seed: int | None = None, reserve: int = RESERVE) -> Feed:
+        """Feeds a data set into the run, in the background, as far ahead as the reserve has room.
+
+        Args:
+            dataset: rows that are maps of plain values. One with a length and an index is read in any order, any other iterable in its own.
+            epochs: how often.
+            shuffle_seed: order of each epoch; None = as it is.
+            reserve: most prompts waiting in Redis.
+
+        Raises:
+            InvalidRequest: a feed is going on, the data set cannot be fed like that, or it is not the one the run was fed with before.
+        """
+        self._life.check(needs_open_run=True)
+        bounded_int(epochs, "epochs", low=1, high=1_000_000)
+        bounded_int(reserve, "reserve", low=1, high=1_000_000)
+        if self._feed is not None:
+            raise InvalidRequest(
+                "expected one feed a run, since ids name its rows: use epochs, join the data sets, or begin another run", field="dataset"
+            )
+        rows = check_dataset(dataset, epochs, shuffle_seed)
+        self._progress.feed = self._feed_progress(FeedProgress(epochs, shuffle_seed, rows))
+        self._feed = Feed(
+            dataset,
+            self._progress.feed,
+            base=self._progress.base,
+            incarnation=self.incarnation,
+            run=self.id,
+            reserve=reserve,
+            max_body_bytes=self._settings.max_body_bytes,
+            ready=self._ledger_stands,
+            client=self._client,
+            keys=self._keys,
+            scripts=self._step_scripts,
+            inbox=self._inbox,
+            contact=self._contact,
+            life=self._life,
+        )
+        self._spawn("feed", self._feeding(self._feed))
+        return self._feed
+
+    def _feed_progress(self, asked: FeedProgress) -> FeedProgress:
+        """Where a feed goes on: at its beginning, or where the resumed one stood."""
+        before = self._progress.feed
+        if before is None:
+            return asked
+        before.epochs = max(before.epochs, asked.epochs)  # more of them than before changes nothing in those that were
+        for name in ("epochs", "shuffle_seed", "rows"):
+            was, now = getattr(before, name), getattr(asked, name)
+            if was != now:
+                raise InvalidRequest(
+                    f"run {self.id!r} was fed with {name}={was!r}, got {now!r}: the prompts that it goes on with would be others; "
+                    "feed as before, or begin a run with another id",
+                    field=name if name != "rows" else "dataset",
+                )
+        return before
+
+    async def _feeding(self, feed: Feed) -> None:
+        try:
+            await feed.work()
+        except RollstreamError as error:
+            self._life.refuse(error)
+        except Exception as error:  # noqa: BLE001  # whatever reading a data set raises belongs to the trainer, at its next step
+            log.warning("feed_failed", run=self.id, error=repr(error))
+            self._life.refuse(error)
+
+    def steps(
+        self, request: StepRequest, *, start: int | None = None, count: int | None = None, timeout_s: float | None = None
+    ) -> AsyncIterator[Step]:
+        """Steps, one after the other, each when it is complete; `request.ahead` more are open beyond the one that is given out.
+
+        Ends after `count` steps, or when the prompts have ended and no group is left: the last step may be short.
+
+        Args:
+            request: what each of these steps asks for.
+            start: index of the first; None = the one after the last that was acked, 1 in a new run.
+            count: how many; None = as many as there are.
+            timeout_s: longest wait for one step.
+
+        Raises:
+            WaitTimeout: says what stands in the way. The step goes on: ask for steps again.
+        """
+        self._life.check(needs_open_run=True)
+        if not isinstance(request, StepRequest):
+            raise InvalidRequest(f"expected a StepRequest, got {type(request).__name__}", field="request")
+        if count is not None:
+            bounded_int(count, "count", low=1, high=2**31)
+        return self._steps.stream(request, start, count, bounded_seconds(timeout_s, "timeout_s"))
+
+    async def _ack_steps(self, index: int) -> None:
+        """Lets go of a step and of all before it. The state is kept first: a trainer that dies in between goes on after the step."""
+        async with self._acking:
+            groups, steps = self._inbox.up_to(index)
+            if not groups and not steps and index < (self._progress.next_step or 0):
+                self._life.check()
+                return
+            self._inbox.begin_ack(index)
+            self._progress.settle(groups)
+            self._progress.pass_step(index)
+            self._steps.close_up_to(index)
+            await self._save_state()
+            units: list[tuple[str, Kind, str]] = [(record.entry, "group", record.group) for record in groups]
+            units += [(record.entry, "step", str(record.index)) for record in steps]
+            await self._ack(units)
+
+    async def _ack(self, units: Sequence[tuple[str, Kind, str]]) -> None:
+        for at in range(0, len(units), MAX_BATCH):
+            part = units[at : at + MAX_BATCH]
+            await ack_entries(self._scripts, self._contact, self._life, self.id, self.incarnation, part)
+            for _, kind, unit in part:
+                self._inbox.drop(kind, unit)
+
+    async def _save_state(self) -> None:
+        async with self._life.watched():
+            state = self._progress.to_json()
+            await self._contact.reach(lambda: self._trainer_scripts.save_state(self.id, self.incarnation, state), stop=self._life.stop)
+
+    # ---- single jobs
+
+    @overload
+    async def submit(self, request: JobRequest, *, wait_s: float = 0.0) -> Job: ...
+
+    @overload
+    async def submit(self, request: Sequence[JobRequest], *, wait_s: float = 0.0) -> list[Job]: ...
+
+    async def submit(self, request: JobRequest | Sequence[JobRequest], *, wait_s: float = 0.0) -> Job | list[Job]:
+        """Puts one job, or many in few calls, into the queue of the run. The same request again is the same job.
+
+        Args:
+            request: what to do.
+            wait_s: how long to wait while the queue is full.
+
+        Raises:
+            InvalidRequest: nothing was submitted.
+            QueueFull: still full after `wait_s`; of many requests, the first may be in. Submit the same ones again.
+        """
+        bounded_seconds(wait_s, "wait_s")
+        if isinstance(request, Sequence):
+            return await self._jobs.submit(request, wait_s=wait_s)
+        return (await self._jobs.submit([request], wait_s=wait_s))[0]
+
+    def job(self, job_id: str) -> Job:
+        """A job that was submitted before, perhaps by an earlier process."""
+        if not job_id.startswith(self.id + "."):
+            raise InvalidRequest(f"expected the id of a job of run {self.id!r}, got {job_id!r}", field="job_id")
+        return Job(job_id, self._jobs)
+
+    async def results(self, jobs: Iterable[Job] | None = None, *, timeout_s: float | None = None) -> AsyncIterator[Result]:
+        """Results of single jobs as they come, each once: first those that nobody has acked yet, those of earlier processes among them.
+
+        Args:
+            jobs: give out only these, and end when each was; None = all, without end.
+            timeout_s: longest wait for the next one.
+
+        Raises:
+            WaitTimeout: says what stands in the way.
+        """
+        bounded_seconds(timeout_s, "timeout_s")
+        left = None if jobs is None else {job.id for job in jobs if not self._inbox.was_acked(job.id)}
+        with self._inbox.singles() as reader:
+            while left is None or left:
+                while not reader.waiting:
+                    await self._life.wait(reader.arrival(), "the next result", timeout_s, lambda: self._why_no_result(left))
+                result = reader.waiting.popleft()
+                if left is None or result.job in left:
+                    if left is not None:
+                        left.discard(result.job)
+                    yield result
+
+    async def _why_no_result(self, left: set[str] | None) -> Sequence[str]:
+        return await (self._reasons.of_job(min(left)) if left else self._reasons.of_run())
+
+    async def ack(self, results: Iterable[Result]) -> None:
+        """Lets go of many single results in few calls. Again: nothing happens.
+
+        Raises:
+            InvalidRequest: one is a member of a group, which is acked with its step.
+        """
+        found = list(results)
+        member = next((result for result in found if result.record.group), None)
+        if member is not None:
+            raise InvalidRequest(f"{member.job} is a member of a group: ack the step that it belongs to", field="results")
+        await self._ack([(result.record.entry, "job", result.job) for result in found])
+
+    # ---- the run
+
+    async def cancel(self, reason: CancelReason = CancelReason.USER) -> dict[str, int]:
+        """Cancels all of the run: counts of jobs settled at once, running (their workers are told), done before, unknown.
+
+        The run takes no more work from then on; results go on to come.
+        """
+        async with self._life.watched():
+            return await self._contact.reach(lambda: self._scripts.cancel("run", [self.id], reason.value), stop=self._life.stop)
+
+    async def statistics(self) -> RunStatistics:
+        """How the run is doing, in numbers."""
+        async with self._life.watched():
+            return await self._contact.reach(lambda: read_statistics(self._client, self._keys, self.id, self._seen), stop=self._life.stop)
+
+    async def why_waiting(self) -> list[str]:
+        """What stands in the way of the run, as far as Redis tells: sentences for people."""
+        self._life.check()
+        return await self._reasons.of_run()
+
+    def state_dict(self) -> dict[str, object]:
+        """Where the trainer stands, in plain values, for its checkpoint: pass it as `resume` to go back to here."""
+        return self._progress.to_state()
+
+    async def resubmit_unsettled(self) -> int:
+        """Sends again what was asked for and has no end yet; returns how much of it Redis did not have.
+
+        Done after every outage: a server that keeps its writes for a second before they are safe, or one that took over from another, may
+        have lost the last of them.
+        """
+        lost = await self._jobs.resubmit()
+        await self._steps.reopen()
+        if self._feed is not None:
+            lost += await self._feed.repeat()
+        return lost
+
+    @property
+    def next_step(self) -> int | None:
+        """The step after the last one that was acked; None before the first ack."""
+        return self._progress.next_step
+
+    def _make_result(self, record: JobResult) -> Result:
+        self._jobs.on_result(record.job)
+        self._seen.add(record)
+        return Result(record, self._bodies, self._keys, self.ack)
+
+    def _on_moved(self) -> None:
+        if self._feed is not None:
+            self._feed.wake()
+
+    # ---- life
+
+    async def _start(self) -> None:
+        await self._tasks.__aenter__()
+        reader = ResultsReader(self._reader_client, self._keys.results(self.id), self._inbox, self._contact)
+        self._spawn("results", reader.run(self._life.stop))
+        self._spawn("beat", self._keeper.beat())
+        self._spawn("extend", self._keeper.extend())
+        self._spawn("tidy", self._keeper.tidy())
+        self._spawn("repeat", self._keeper.repeat())
+
+    def _spawn(self, name: str, work: Awaitable[None]) -> None:
+        self._tasks.create_task(self._guarded(name, work), name=f"{name}-{self.id}")
+
+    async def _guarded(self, name: str, work: Awaitable[None]) -> None:
+        """A background task never fails alone: what ends it ends the client, which says it in every call."""
+        try:
+            await work
+        except RollstreamError as error:
+            self._life.end(error)
+        except Exception as error:
+            log.exception("client_failed", run=self.id, task=name)
+            self._life.end(error)
+
+    async def _close(self) -> None:
+        self._life.close()
+        try:
+            await self._tasks.__aexit__(None, None, None)
+        finally:
+            await self._reader_client.aclose()
+
+
+class Connection:
+    """What `connect` returns: enter it to hold the run, leave it to let go. Leaving stops everything and loses nothing."""
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        run: str,
+        resume: Mapping[str, object] | None,
+        *,
+        weight: float,
+        quota: int,
+        patience_s: float,
+    ) -> None:
+        self._settings = settings
+        self._run = run
+        self._resume = resume
+        self._weight = weight
+        self._quota = quota
+        self._patience_s = patience_s
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Run:
+        async with AsyncExitStack() as stack:
+            settings = await self._with_server(stack)
+            client = command_client(settings)
+            stack.push_async_callback(client.aclose)
+            run = await self._take(settings, client)
+            await run._start()
+            stack.push_async_callback(run._close)
+            self._stack = stack.pop_all()
+            return run
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stack.aclose()
+
+    async def _with_server(self, stack: AsyncExitStack) -> QueueSettings:
+        """The settings with a server in them: the one they name, else the embedded one of this machine, held while the run is."""
+        if self._settings.redis_url:
+            return self._settings
+        from pipeline.embedded import open_redis  # only when there is none to connect to: it brings the keeper with it
+
+        server = open_redis()
+        address = await asyncio.to_thread(server.__enter__)
+        stack.push_async_callback(asyncio.to_thread, server.__exit__, None, None, None)
+        return self._settings.model_copy(update={"redis_url": address.url_with_password()})
+
+    async def _take(self, settings: QueueSettings, client: AsyncClient) -> Run:
+        """Takes the run, and finds out where it stands."""
+        asked = None if self._resume is None else Progress.from_state(self._resume, self._run)
+        keys = Keys.of_shard(settings.namespace, shard_of(self._run, settings.shards))
+        contact = Contact(self._run, patience_s=self._patience_s)
+        scripts, nonce = Scripts(client, keys), new_nonce()
+        incarnation = await contact.reach(
+            lambda: scripts.connect_run(self._run, nonce=nonce, ttl_s=settings.run_ttl_s, weight=self._weight, quota=self._quota)
+        )
+        saved = await contact.reach(lambda: ask(client, "HGET", keys.run(self._run), "trainer"))
+        stands = Progress.from_state(orjson.loads(saved), self._run) if saved else None
+        progress, went_back = _where(asked, stands, self._run, incarnation)
+        run = Run(settings, self._run, incarnation, progress, went_back=went_back, client=client, patience_s=self._patience_s)
+        await run._save_state()
+        log.info("run_connected", run=self._run, incarnation=incarnation, next_step=progress.next_step, went_back=went_back)
+        return run
+
+
+def _where(asked: Progress | None, stands: Progress | None, run: str, incarnation: int) -> tuple[Progress, bool]:
+    """Where a trainer begins, and whether it goes back."""
+    if asked is None:
+        return stands or Progress(run=run), False
+    if stands is None:
+        # a new server: no history but the checkpoint's, and incarnations that begin at 1 again
+        asked.base = 0
+        return asked, False
+    if asked.token == stands.token:
+        # the trainer may have gone back to this very point since the checkpoint was written
+        asked.base = stands.base
+        return asked, False
+    asked.base = incarnation
+    return asked, True
+
+
+def connect(
+    redis: str | QueueSettings | None = None,
+    *,
+    run: str,
+    resume: Mapping[str, object] | None = None,
+    weight: float = 1.0,
+    quota: int = 0,
+    patience_s: float = PATIENCE_S,
+) -> Connection:
+    """Connects to a run as its trainer: `async with connect(url, run="swe-7b") as run: ...`. A trainer that held it before is fenced off.
+
+    Args:
+        redis: URL of Redis, or all settings; None = as the environment says, else the embedded server of this machine.
+        run: id of the run.
+        resume: what `Run.state_dict` returned, from the trainer's checkpoint; None = go on after the last step that was acked.
+        weight: share of the run among others, while workers are scarce.
+        quota: most jobs in flight; 0 = no bound.
+        patience_s: how long a call waits for Redis before it fails.
+
+    Raises:
+        InvalidRequest: an argument does not fit.
+    """
+    bounded_number(weight, "weight", low=0.001, high=1000)
+    bounded_int(quota, "quota", low=0, high=10_000_000)
+    settings = redis if isinstance(redis, QueueSettings) else QueueSettings.load(redis_url=redis)
+    bounded_seconds(patience_s, "patience_s")
+    return Connection(settings, run_id(run), resume, weight=float(weight), quota=quota, patience_s=patience_s)
+
+
+__all__ = ["Connection", "Run", "connect"]

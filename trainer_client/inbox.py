@@ -1,0 +1,248 @@
+"""What the results stream has said and nobody has acked yet, by id; and who waits for what.
+
+Invariants:
+  1. A job, group or step is here once, however often its record is read: a stream that is read again from its beginning changes nothing.
+  2. What was acked does not come back. A later record of it (Redis lost its last second and the job ran again) is set aside to be dropped.
+  3. Each reader of single results is given each of them once, in the order of their arrival.
+  4. A step is given out when all its groups and their members are here. One that an earlier incarnation finished counts only when the
+     ledger said that it stands (`accept_older`): otherwise the trainer went back, and it is done anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from pipeline.keys import job_id
+from pipeline.messages import JobResult
+from trainer_client.records import GroupRecord, Note, Record, StepRecord
+from trainer_client.results import Result
+
+REMEMBERED = 100_000
+"""Acked ids that a client knows; older ones are in the tombstones of Redis."""
+
+Kind = Literal["job", "group", "step"]
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(slots=True)
+class SingleResults:
+    """Single results that one reader has not been given yet."""
+
+    waiting: deque[Result] = field(default_factory=deque)
+    arrived: asyncio.Future[None] | None = None
+
+    def put(self, result: Result) -> None:
+        self.waiting.append(result)
+        if self.arrived is not None and not self.arrived.done():
+            self.arrived.set_result(None)
+
+    def arrival(self) -> asyncio.Future[None]:
+        """Resolved when there is something to take."""
+        self.arrived = asyncio.get_running_loop().create_future()
+        if self.waiting:
+            self.arrived.set_result(None)
+        return self.arrived
+
+
+class Inbox:
+    """State of the results of one run.
+
+    Args:
+        incarnation: ours.
+        make_result: gives a record its way to its bodies.
+        on_late: told of a group that is dropped because the step it is accounted to was acked before it came.
+    """
+
+    def __init__(self, incarnation: int, make_result: Callable[[JobResult], Result], on_late: Callable[[GroupRecord], None]) -> None:
+        self.incarnation = incarnation
+        self.jobs: dict[str, Result] = {}
+        self.groups: dict[str, GroupRecord] = {}
+        self.steps: dict[int, StepRecord] = {}
+        self.set_aside: dict[str, tuple[Kind, str]] = {}
+        """Entry -> kind and id of what nobody will ask for; the keeper drops it."""
+        self.moved = asyncio.Event()
+        """Set when the ledger moved (the reserve may have room) or something was set aside. Whoever acts on it clears it."""
+        self._make_result = make_result
+        self._on_late = on_late
+        self._acked: dict[str, None] = {}
+        self._acked_step = -1
+        self._older: set[int] = set()
+        self._job_waiters: dict[str, set[asyncio.Future[Result]]] = {}
+        self._step_waiters: dict[int, set[asyncio.Future[StepRecord]]] = {}
+        self._readers: list[SingleResults] = []
+
+    # ---- what arrives
+
+    def take(self, record: Record) -> None:
+        """Takes in a record; one that is known changes nothing."""
+        match record:
+            case JobResult():
+                self._take_job(record)
+            case GroupRecord():
+                self._take_group(record)
+            case StepRecord():
+                self._take_step(record)
+            case Note():
+                self._put_aside(record.entry, "step", record.what)
+
+    def _take_job(self, record: JobResult) -> None:
+        known = self.jobs.get(record.job)
+        if known is not None:
+            if known.record.entry != record.entry and not known.was_read:
+                known.renew(record)
+        elif record.job in self._acked or record.group in self._acked:
+            self._put_aside(record.entry, "group" if record.group else "job", record.group or record.job)
+        else:
+            result = self.jobs[record.job] = self._make_result(record)
+            for future in self._job_waiters.pop(record.job, ()):
+                _resolve(future, result)
+            if record.group:
+                self._give_out_steps()
+            else:
+                for reader in self._readers:
+                    reader.put(result)
+
+    def _take_group(self, record: GroupRecord) -> None:
+        if record.group in self._acked or (record.step is not None and record.step <= self._acked_step):
+            self._on_late(record)
+            self._drop_group(record.group)
+            self._put_aside(record.entry, "group", record.group)
+        elif record.group not in self.groups:
+            self.groups[record.group] = record
+            self.moved.set()
+            self._give_out_steps()
+
+    def _take_step(self, record: StepRecord) -> None:
+        known = self.steps.get(record.index)
+        if record.index <= self._acked_step:
+            self._put_aside(record.entry, "step", str(record.index))
+        elif known is None or known.entry != record.entry:
+            if known is not None:
+                self._put_aside(known.entry, "step", str(record.index))
+            self.steps[record.index] = record
+            self.moved.set()
+            self._give_out_steps()
+
+    def _put_aside(self, entry: str, kind: Kind, unit: str) -> None:
+        self.set_aside[entry] = (kind, unit)
+        self.moved.set()
+
+    # ---- who waits
+
+    def job_future(self, job: str) -> asyncio.Future[Result]:
+        """Resolved with the result of a job, now or when it comes."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        if job in self.jobs:
+            future.set_result(self.jobs[job])
+        else:
+            _join(self._job_waiters, job, future)
+        return future
+
+    def accept_older(self, index: int) -> None:
+        """The ledger says that this step was reached before, by whatever incarnation: its record counts."""
+        self._older.add(index)
+        self._give_out_steps()
+
+    def step_future(self, index: int) -> asyncio.Future[StepRecord]:
+        """Resolved with the record of a step that can be given out, now or when it can."""
+        future: asyncio.Future[StepRecord] = asyncio.get_running_loop().create_future()
+        record = self._whole_step(index)
+        if record is not None:
+            future.set_result(record)
+        else:
+            _join(self._step_waiters, index, future)
+        return future
+
+    @contextmanager
+    def singles(self) -> Iterator[SingleResults]:
+        """The single results that are here, and those that arrive while the block runs."""
+        reader = SingleResults(deque(result for result in self.jobs.values() if not result.record.group))
+        self._readers.append(reader)
+        try:
+            yield reader
+        finally:
+            self._readers.remove(reader)
+
+    def was_acked(self, unit: str) -> bool:
+        """Whether this client acked a job or group."""
+        return unit in self._acked
+
+    def missing(self, step: StepRecord) -> list[str]:
+        """Groups of a step whose record, or a member's, has not been read."""
+        return [group for group in step.groups if not self._is_whole(group)]
+
+    def _is_whole(self, group: str) -> bool:
+        record = self.groups.get(group)
+        return record is not None and all(job_id(group, member) in self.jobs for member in range(record.want))
+
+    def _whole_step(self, index: int) -> StepRecord | None:
+        record = self.steps.get(index)
+        if record is None or (record.incarnation != self.incarnation and index not in self._older) or self.missing(record):
+            return None
+        return record
+
+    def _give_out_steps(self) -> None:
+        for index in list(self._step_waiters):
+            record = self._whole_step(index)
+            if record is not None:
+                for future in self._step_waiters.pop(index):
+                    _resolve(future, record)
+
+    # ---- what is acked
+
+    def up_to(self, index: int) -> tuple[list[GroupRecord], list[StepRecord]]:
+        """What an ack of step `index` lets go of: that step and all before it, the groups that are accounted to them, and those to none."""
+        groups = [record for record in self.groups.values() if record.step is None or record.step <= index]
+        return groups, [record for record in self.steps.values() if record.index <= index]
+
+    def begin_ack(self, index: int) -> None:
+        """From here on, what arrives for this step or an earlier one is late."""
+        self._acked_step = max(self._acked_step, index)
+
+    def drop(self, kind: Kind, unit: str) -> None:
+        """It was acked: its memory is free, and it does not come back."""
+        if kind == "step":
+            self.steps.pop(int(unit), None)
+            self._older.discard(int(unit))
+            return
+        if kind == "group":
+            self._drop_group(unit)
+        else:
+            self._drop_job(unit)
+        self._acked[unit] = None
+        while len(self._acked) > REMEMBERED:
+            del self._acked[next(iter(self._acked))]
+
+    def _drop_group(self, group: str) -> None:
+        record = self.groups.pop(group, None)
+        for member in range(record.want if record else 0):
+            self._drop_job(job_id(group, member))
+
+    def _drop_job(self, job: str) -> None:
+        result = self.jobs.pop(job, None)
+        if result is not None:
+            result.forget()
+
+
+def _join(waiters: dict[K, set[asyncio.Future[V]]], key: K, future: asyncio.Future[V]) -> None:
+    waiters.setdefault(key, set()).add(future)
+
+    def leave(_: asyncio.Future[V]) -> None:
+        left = waiters.get(key)
+        if left is not None:
+            left.discard(future)
+            if not left:
+                del waiters[key]
+
+    future.add_done_callback(leave)
+
+
+def _resolve(future: asyncio.Future[V], value: V) -> None:
+    if not future.done():
+        future.set_result(value)

@@ -1,0 +1,199 @@
+"""Reads the entries of a run's results stream: ended jobs, closed groups, finished steps, notes.
+
+Entries are plain text. Fields that a newer writer added are ignored, ones that an older left out take their default; an entry that is none
+of these is unreadable, which is said and does no harm to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from pipeline.messages import JobResult, Outcome
+from pipeline.supervisor.actions import Verdict
+
+STAGES = ("init", "run", "eval")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """A closed group as it was accounted."""
+
+    entry: str
+    """Entry id in the results stream."""
+    run: str
+    group: str
+    prompt: str
+    draw: int
+    verdict: Verdict
+    why: str
+    step: int | None
+    """The step it is accounted to; None = none."""
+    want: int
+    """Members it had."""
+    valid: int
+    """Members that count in its statistics."""
+    values: tuple[float | None, ...]
+    """What the filter looked at, a member, in order; None where it does not count. Empty when the writer did not say."""
+    mean: float | None
+    """Of the values that count."""
+    spread: float | None
+    """Largest less smallest."""
+    sampled_tokens: int
+    total_tokens: int
+    first_version: str
+    last_version: str
+    incarnation: int
+    """Of the trainer whose supervisor launched it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """A step that is complete, or that ends short since no prompts are left."""
+
+    entry: str
+    run: str
+    index: int
+    groups: tuple[str, ...]
+    """Ids of the groups to train, in the order they were accounted."""
+    target: int
+    n: int
+    filtered: int
+    dropped: int
+    dead: int
+    cancelled: int
+    surplus: int
+    redundant: int
+    """Groups in flight that were given up when it was reached."""
+    tokens_kept: int
+    tokens_filtered: int
+    tokens_cancelled: int
+    tokens_failed: int
+    took_s: float
+    incarnation: int
+    is_short: bool
+    """Fewer groups than the target: the prompts ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something the supervisor wants the trainer to know."""
+
+    entry: str
+    what: str
+    """`need_prompts`: the reserve is empty while a step needs groups."""
+
+
+Record = JobResult | GroupRecord | StepRecord | Note
+
+
+class Unreadable(ValueError):
+    """An entry that is no record of ours."""
+
+
+def read_record(entry: str, flat: Sequence[bytes]) -> Record:
+    """The record in one entry.
+
+    Args:
+        entry: id of the entry.
+        flat: names and values in turn, as the server sends them.
+
+    Raises:
+        Unreadable: no record of ours, with what is wrong.
+    """
+    try:
+        found = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat) - 1, 2)}
+        kind = found.get("kind", "")
+        if kind == "job":
+            return _job(entry, found)
+        if kind == "group":
+            return _group(entry, found)
+        if kind == "step":
+            return _step(entry, found)
+        if kind == "note":
+            return Note(entry, found.get("note", ""))
+    except KeyError as error:
+        raise Unreadable(f"field {error} is missing") from error
+    except (ValueError, TypeError) as error:
+        raise Unreadable(str(error)) from error
+    raise Unreadable(f"kind {kind!r}")
+
+
+def _job(entry: str, found: Mapping[str, str]) -> JobResult:
+    seconds = {stage: int(found.get(f"{stage}_ms") or 0) / 1000 for stage in STAGES}
+    components = orjson.loads(found["comps"]) if found.get("comps") else {}
+    return JobResult(
+        entry=entry,
+        job=found["job"],
+        run=found["run"],
+        group=found.get("grp", ""),
+        member=int(found.get("n") or 0),
+        task=found.get("task", ""),
+        outcome=Outcome(found["out"]),
+        reason=found.get("why", ""),
+        reward=_number(found.get("rew", "")),
+        components={str(name): float(value) for name, value in components.items()},
+        stop=found.get("stop", ""),
+        attempt=int(found.get("att") or 0),
+        run_attempt=int(found.get("ra") or 0),
+        eval_attempt=int(found.get("ea") or 0),
+        sampled_tokens=int(found.get("sampled") or 0),
+        total_tokens=int(found.get("total") or 0),
+        turns=int(found.get("turns") or 0),
+        first_version=found.get("v0", ""),
+        last_version=found.get("v1", ""),
+        seconds={**seconds, "total": int(found.get("all_ms") or 0) / 1000},
+    )
+
+
+def _group(entry: str, found: Mapping[str, str]) -> GroupRecord:
+    return GroupRecord(
+        entry=entry,
+        run=found["run"],
+        group=found["grp"],
+        prompt=found["prompt"],
+        draw=int(found.get("draw") or 0),
+        verdict=Verdict(found["verdict"]),
+        why=found.get("why", ""),
+        step=int(found["step"]) if found.get("step") else None,
+        want=int(found["want"]),
+        valid=int(found.get("valid") or 0),
+        values=tuple(_number(word) for word in found["rews"].split(",")) if found.get("rews") else (),
+        mean=_number(found.get("mean", "")),
+        spread=_number(found.get("spread", "")),
+        sampled_tokens=int(found.get("sampled") or 0),
+        total_tokens=int(found.get("total") or 0),
+        first_version=found.get("v0", ""),
+        last_version=found.get("v1", ""),
+        incarnation=int(found["inc"]),
+    )
+
+
+def _step(entry: str, found: Mapping[str, str]) -> StepRecord:
+    return StepRecord(
+        entry=entry,
+        run=found["run"],
+        index=int(found["k"]),
+        groups=tuple(found.get("groups", "").split()),
+        target=int(found["target"]),
+        n=int(found["n"]),
+        filtered=int(found.get("filtered") or 0),
+        dropped=int(found.get("dropped") or 0),
+        dead=int(found.get("dead") or 0),
+        cancelled=int(found.get("cancelled") or 0),
+        surplus=int(found.get("surplus") or 0),
+        redundant=int(found.get("redundant") or 0),
+        tokens_kept=int(found.get("tokens_kept") or 0),
+        tokens_filtered=int(found.get("tokens_filtered") or 0),
+        tokens_cancelled=int(found.get("tokens_cancelled") or 0),
+        tokens_failed=int(found.get("tokens_failed") or 0),
+        took_s=int(found.get("took_ms") or 0) / 1000,
+        incarnation=int(found["inc"]),
+        is_short=found.get("short", "0") == "1",
+    )
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None

@@ -1,0 +1,136 @@
+"""How jobs ended, and the way to what they made.
+
+The record of a result is in memory; its trajectory and grade are fetched when asked for, decoded when asked for, and kept until the result
+is acked. A damaged body is an error of that one result only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from pipeline.codec import decode
+from pipeline.errors import InvalidRequest
+from pipeline.keys import Keys
+from pipeline.messages import Grade, JobResult, Outcome, Trajectory
+from trainer_client.bodies import BodyStore
+from trainer_client.errors import BodyMissing
+
+
+class Result:
+    """One ended job."""
+
+    def __init__(self, record: JobResult, bodies: BodyStore, keys: Keys, ack: Callable[[Sequence[Result]], Awaitable[None]]) -> None:
+        self.record = record
+        self._bodies = bodies
+        self._keys = keys
+        self._ack = ack
+        self._raw: dict[str, bytes | None] = {}
+        self._trajectory: Trajectory | None = None
+
+    @property
+    def job(self) -> str:
+        """Id of the job."""
+        return self.record.job
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.record.outcome
+
+    @property
+    def reason(self) -> str:
+        """Why it ended so, in a word or two."""
+        return self.record.reason
+
+    @property
+    def reward(self) -> float | None:
+        """The unshaped task score; None = none, never 0 in its place."""
+        return self.record.reward
+
+    @property
+    def trajectory_key(self) -> str:
+        """Where its trajectory is; empty when it made none."""
+        return self._keys.body(self.record.job, self.record.run_attempt, "run") if self.record.run_attempt else ""
+
+    @property
+    def grade_key(self) -> str:
+        """Where its grade is; empty when it got none."""
+        return self._keys.body(self.record.job, self.record.eval_attempt, "eval") if self.record.eval_attempt else ""
+
+    async def trajectory(self) -> Trajectory:
+        """What the job produced. Arrays are read-only views of the bytes that came.
+
+        Raises:
+            BodyMissing: it ended before RUN did, or was acked.
+            DamagedBody: the bytes are no trajectory.
+        """
+        if self._trajectory is None:
+            self._trajectory = decode(Trajectory, await self._body("trajectory", self.trajectory_key))
+        return self._trajectory
+
+    async def grade(self) -> Grade:
+        """What EVAL found.
+
+        Raises:
+            BodyMissing: it ended before EVAL did, or was acked.
+            DamagedBody: the bytes are no grade.
+        """
+        return decode(Grade, await self._body("grade", self.grade_key))
+
+    async def ack(self) -> None:
+        """Lets go of it: its bodies and its record are deleted. Again: nothing happens.
+
+        Raises:
+            InvalidRequest: it is a member of a group, which is acked with its step.
+        """
+        if self.record.group:
+            raise InvalidRequest(f"{self.job} is a member of a group: ack the step that it belongs to", field="result")
+        await self._ack([self])
+
+    def renew(self, record: JobResult) -> None:
+        """The job ended again: Redis had lost its end, and with it what it made."""
+        self.record = record
+        self.forget()
+
+    @property
+    def was_read(self) -> bool:
+        """Whether what it made was asked for."""
+        return bool(self._raw)
+
+    def forget(self) -> None:
+        """Frees the memory of what was fetched."""
+        self._raw.clear()
+        self._trajectory = None
+
+    async def _body(self, name: str, key: str) -> bytes:
+        if not key:
+            raise BodyMissing(self.job, name, f"it ended as {self.outcome} ({self.reason or 'no reason given'}) before there was one")
+        if key not in self._raw:
+            await fetch_bodies([self], [key], self._bodies)
+        raw = self._raw[key]
+        if raw is None:
+            raise BodyMissing(self.job, name, f"{key} is not in Redis: the result was acked, or its time ran out")
+        return raw
+
+    def put(self, key: str, raw: bytes | None) -> None:
+        """Keeps bytes that were fetched."""
+        self._raw[key] = raw
+
+    def lacks(self, key: str) -> bool:
+        """Whether a body is still to be fetched."""
+        return bool(key) and key not in self._raw
+
+    def __repr__(self) -> str:
+        reward = "" if self.reward is None else f" reward={self.reward:g}"
+        return f"<Result {self.job} {self.outcome}{reward}{f' ({self.reason})' if self.reason else ''}>"
+
+
+async def fetch_trajectories(results: Sequence[Result], bodies: BodyStore) -> None:
+    """Brings the bytes of many trajectories in few calls; nothing is decoded, and those that are here already are not asked for again."""
+    wanted = [(result, result.trajectory_key) for result in results if result.lacks(result.trajectory_key)]
+    await fetch_bodies([result for result, _ in wanted], [key for _, key in wanted], bodies)
+
+
+async def fetch_bodies(results: Sequence[Result], keys: Sequence[str], bodies: BodyStore) -> None:
+    """Brings one body for each result."""
+    for result, key, raw in zip(results, keys, await bodies.fetch(keys), strict=True):
+        result.put(key, raw)

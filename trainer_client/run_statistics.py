@@ -1,0 +1,95 @@
+"""How a run is doing, in numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipeline.keys import Keys
+from pipeline.messages import JobResult
+from pipeline.redis_client import AsyncClient, ask
+
+OUTCOME, GROUPS, PROMPTS = "out.", "groups.", "prompts."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatistics:
+    """Counts over the life of the run, and what this client has seen of its results."""
+
+    accepted: int
+    """Jobs that entered the queue of the run."""
+    waiting: int
+    """Jobs in that queue."""
+    in_flight: int
+    """Jobs that were admitted and have not ended."""
+    outcomes: Mapping[str, int]
+    """Ended jobs by outcome."""
+    groups: Mapping[str, int]
+    """Groups launched, given up, and by verdict."""
+    prompts: Mapping[str, int]
+    """Prompts pushed, and those that are done with by how."""
+    reserve: int
+    """Prompts that wait to be drawn."""
+    groups_in_flight: int
+    steps_reached: int
+    seen_jobs: int
+    """Ended jobs whose record this client has read; the rest is over these."""
+    sampled_tokens: int
+    total_tokens: int
+    turns: int
+    seconds: Mapping[str, float]
+    """Seconds a stage and in all, summed; of the attempts that were kept."""
+
+
+@dataclass(slots=True)
+class SeenJobs:
+    """Sums over the records that one client has read."""
+
+    jobs: int = 0
+    sampled_tokens: int = 0
+    total_tokens: int = 0
+    turns: int = 0
+    seconds: Counter[str] = field(default_factory=Counter)
+
+    def add(self, record: JobResult) -> None:
+        """One more."""
+        self.jobs += 1
+        self.sampled_tokens += record.sampled_tokens
+        self.total_tokens += record.total_tokens
+        self.turns += record.turns
+        for stage, seconds in record.seconds.items():
+            self.seconds[stage] += seconds  # type: ignore[assignment]  # Counter is typed for whole numbers only
+
+
+async def read_statistics(client: AsyncClient, keys: Keys, run: str, seen: SeenJobs) -> RunStatistics:
+    """Asks Redis and adds what was seen.
+
+    Raises:
+        BrokerUnreachable: no contact.
+    """
+    flat = await ask(client, "HGETALL", keys.run(run))
+    found = {name.decode(): value.decode("utf-8", "replace") for name, value in flat.items()}
+    waiting = 0
+    for capability in {"none", *(name.decode() for name in await ask(client, "SMEMBERS", keys.key("classes")))}:
+        waiting += int(await ask(client, "ZCARD", keys.queue(run, capability)))
+    return RunStatistics(
+        accepted=int(found.get("accepted", "0")),
+        waiting=waiting,
+        in_flight=int(found.get("inflight", "0")),
+        outcomes=_counts(found, OUTCOME),
+        groups=_counts(found, GROUPS),
+        prompts=_counts(found, PROMPTS),
+        reserve=int(await ask(client, "ZCARD", keys.reserve(run))),
+        groups_in_flight=int(await ask(client, "ZCARD", keys.flying(run))),
+        steps_reached=int(found.get("steps.reached", "0")),
+        seen_jobs=seen.jobs,
+        sampled_tokens=seen.sampled_tokens,
+        total_tokens=seen.total_tokens,
+        turns=seen.turns,
+        seconds=dict(seen.seconds),
+    )
+
+
+def _counts(found: Mapping[str, str], prefix: str) -> dict[str, int]:
+    return {name.removeprefix(prefix): int(value) for name, value in found.items() if name.startswith(prefix)}

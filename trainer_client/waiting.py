@@ -1,0 +1,189 @@
+"""Why nothing comes: what stands in the way of a job or a step, as far as Redis tells. For people, in sentences; nothing decides on it.
+
+Workers are told by their name locks, which lapse within a lease of their death. A supervisor is told by what it leaves undone: closed
+groups that nobody accounts, a reserve that nobody draws from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import redis
+
+from pipeline.errors import BrokerError
+from pipeline.keys import Keys
+from pipeline.messages import Stage
+from pipeline.redis_client import AsyncClient, ask
+from trainer_client.contact import Contact
+from trainer_client.inbox import Inbox
+
+UNACCOUNTED_S = 5.0
+"""A supervisor accounts a closed group within a second or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """One stage of a shard."""
+
+    stage: Stage
+    workers: int
+    """Live processes that read it."""
+    waiting: int
+    """Entries that no worker has."""
+    held: int
+    """Entries that a worker has."""
+
+
+class WaitReasons:
+    """Looks for reasons in one run."""
+
+    def __init__(self, run: str, client: AsyncClient, keys: Keys, inbox: Inbox, contact: Contact) -> None:
+        self._run = run
+        self._client = client
+        self._keys = keys
+        self._inbox = inbox
+        self._contact = contact
+
+    async def of_run(self) -> list[str]:
+        """What stands in the way of the run as a whole."""
+        return await self._look(job="", step=None)
+
+    async def of_job(self, job: str) -> list[str]:
+        """What stands in the way of one job."""
+        return await self._look(job=job, step=None)
+
+    async def of_step(self, index: int) -> list[str]:
+        """What stands in the way of one step."""
+        return await self._look(job="", step=index)
+
+    async def stages(self) -> list[StageState]:
+        """The stages of the shard, their lanes and classes together."""
+        known = {text.decode() for text in await ask(self._client, "SMEMBERS", self._keys.key("streams"))}
+        known |= {self._keys.short(self._keys.stage_stream(stage)) for stage in Stage}
+        for name in await ask(self._client, "SMEMBERS", self._keys.key("classes")):
+            known.add(self._keys.short(self._keys.stage_stream(Stage.INIT, capability=name.decode())))
+        return [await self._stage(stage, [short for short in known if short.split(":")[1] == stage.value]) for stage in Stage]
+
+    async def _look(self, *, job: str, step: int | None) -> list[str]:
+        if self._contact.outage:
+            return [self._contact.outage[0].upper() + self._contact.outage[1:]]
+        try:
+            run = _texts(await ask(self._client, "HGETALL", self._keys.run(self._run)))
+            reasons = self._run_reasons(run)
+            stages = await self.stages()
+            if job:
+                reasons += await self._job_reasons(job, stages)
+            else:
+                reasons += await self._step_reasons(run, step)
+                waiting = int(run.get("inflight", "0")) > 0
+                reasons += [_no_worker(state) for state in stages if not state.workers and (state.waiting or state.held) and waiting]
+        except BrokerError as error:
+            return [f"Redis cannot be asked why: {error}"]
+        if not reasons:
+            busy = ", ".join(f"{state.stage.name} {state.held} at work and {state.waiting} waiting" for state in stages)
+            reasons.append(f"Nothing stands in the way that Redis tells of: {busy}")
+        return reasons
+
+    @staticmethod
+    def _run_reasons(run: Mapping[str, str]) -> list[str]:
+        if not run:
+            return ["Redis does not know the run: it has lost it, or its time to live ran out; connect again"]
+        reasons = []
+        if run.get("st") != "open":
+            reasons.append(f"The run is {run.get('st')}")
+        if run.get("cx"):
+            reasons.append(f"The run was cancelled ({run['cx']})")
+        if run.get("paused") == "1":
+            reasons.append("The run is paused: nothing is admitted")
+        quota, inflight = int(run.get("quota") or 0), int(run.get("inflight") or 0)
+        if 0 < quota <= inflight:
+            reasons.append(f"The run has its quota of {quota} jobs in flight")
+        return reasons
+
+    async def _job_reasons(self, job: str, stages: Sequence[StageState]) -> list[str]:
+        found = _texts(await ask(self._client, "HGETALL", self._keys.job(job)))
+        if not found:
+            return [
+                f"Redis does not know job {job}: it was acked, or lost with the server's last writes (resubmit_unsettled sends it again)"
+            ]
+        stage = next((state for state in stages if state.stage.value == found.get("stage")), None)
+        name = stage.stage.name if stage else found.get("stage", "?")
+        reasons = []
+        match found.get("st"):
+            case "done":
+                return ["The job has ended, its record is not read yet"]
+            case "waiting":
+                rank = await ask(self._client, "ZRANK", self._keys.queue(self._run, found.get("cls") or "none"), job)
+                reasons.append(f"The job waits in the queue of its run behind {rank or 0} others")
+            case "ready":
+                reasons.append(f"The job waits for a worker of stage {name} in {found.get('src')}")
+            case "running":
+                reasons.append(
+                    f"The job is at work in stage {name}, attempt {found.get('att')}, held by {found.get('own', '').split('#')[0]}"
+                )
+            case "delayed":
+                reasons.append(f"The job waits to be tried again in stage {name}")
+        if int(found.get("failed") or 0) + int(found.get("lost") or 0):
+            last = f"; last: {found['err']}" if found.get("err") else ""
+            reasons.append(f"It failed {found.get('failed')} times and was lost {found.get('lost')} times{last}")
+        if stage is not None and not stage.workers:
+            reasons.append(_no_worker(stage))
+        return reasons
+
+    async def _step_reasons(self, run: Mapping[str, str], step: int | None) -> list[str]:
+        keys = self._keys
+        reasons = []
+        if step is not None:
+            record = self._inbox.steps.get(step)
+            if record is not None and self._inbox.missing(record):
+                reasons.append(
+                    f"Step {step} is complete, but the records of {len(self._inbox.missing(record))} of its groups are not in the stream"
+                )
+            found = _texts(await ask(self._client, "HGETALL", keys.step(self._run, step)))
+            if found:
+                counts = ", ".join(f"{found.get(word, '0')} {word}" for word in ("filtered", "dropped", "cancelled"))
+                reasons.append(f"Step {step} has {found.get('acc', '0')} of {found.get('target')} groups ({counts})")
+        reserve = int(await ask(self._client, "ZCARD", keys.reserve(self._run)))
+        flying = int(await ask(self._client, "ZCARD", keys.flying(self._run)))
+        has_steps = int(await ask(self._client, "ZCARD", keys.steps(self._run)))
+        if has_steps and not reserve and not flying:
+            ended = run.get("ended") == run.get("inc")
+            reasons.append("All prompts were fed and are done with" if ended else "The reserve is empty: feed prompts")
+        oldest = await ask(self._client, "ZRANGE", keys.closed, 0, 0, "WITHSCORES")
+        now = await ask(self._client, "TIME")
+        if oldest and _seconds_since(oldest, now) > UNACCOUNTED_S:
+            reasons.append(f"Closed groups have not been accounted for {_seconds_since(oldest, now):.0f} s: is a supervisor running?")
+        elif has_steps and reserve and not flying:
+            reasons.append(f"{reserve} prompts are in the reserve and no group is in flight: is a supervisor running?")
+        return reasons
+
+    async def _stage(self, stage: Stage, streams: Sequence[str]) -> StageState:
+        consumers: set[bytes] = set()
+        waiting = held = 0
+        for short in streams:
+            stream = self._keys.key(short)
+            pending = 0
+            try:
+                pending = int((await ask(self._client, "XPENDING", stream, stage.value))["pending"])
+                consumers |= {row["name"] for row in await ask(self._client, "XINFO", "CONSUMERS", stream, stage.value)}
+            except redis.ResponseError as error:
+                if "NOGROUP" not in str(error) and "no such key" not in str(error):
+                    raise
+                # nobody has read that stream yet
+            waiting += int(await ask(self._client, "XLEN", stream)) - pending
+            held += pending
+        live = [await ask(self._client, "EXISTS", self._keys.worker(name.decode())) for name in consumers]
+        return StageState(stage, sum(live), max(0, waiting), held)
+
+
+def _no_worker(state: StageState) -> str:
+    return f"No worker of stage {state.stage.name} is alive, and {state.waiting + state.held} jobs wait there"
+
+
+def _seconds_since(oldest: Sequence[tuple[bytes, float]], now: tuple[int, int]) -> float:
+    return now[0] + now[1] / 1e6 - oldest[0][1] / 1000
+
+
+def _texts(flat: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in flat.items()}

@@ -85,12 +85,13 @@ def _ensure(environment: Environment, extras: Iterable[str], argv: Sequence[str]
 def _hand_over(environment: Environment, arguments: Sequence[str]) -> NoReturn:
     """Become another program: its exit code, its signals and its terminal are then its own.
 
-    `-P` keeps the folder we were called from off the import path: a `workers/` there is not ours.
+    `-P` keeps the folder we were called from off the import path, and a person's PYTHONPATH stays behind: a `workers/` there is not ours.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     python = str(environment.python)
-    os.execv(python, [python, "-P", *arguments])
+    environ = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
+    os.execve(python, [python, "-P", *arguments], environ)
 
 
 def _setup(environment: Environment, arguments: Sequence[str], argv: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ cut_observation, call_seed
 """
 
 from workers.agent.call_formats import CallError, ToolCall
+from workers.agent.invariants import broken_promises
 from workers.agent.limits import ActiveTime, Budget, StuckDetector, plan_call
 from workers.agent.loop import AgentEnd, AgentSettings, RetryPolicy, run_agent
 from workers.agent.observations import cut_observation
@@ -36,6 +37,7 @@ __all__ = [
     "ToolCall",
     "TrajectoryRecorder",
     "TurnDelta",
+    "broken_promises",
     "call_seed",
     "check_template",
     "cut_observation",

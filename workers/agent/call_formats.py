@@ -121,9 +121,9 @@ class HermesReader(Reader):
                 return items, place + len(chatml.CALL_CLOSE)
             if text.startswith(chatml.CALL_OPEN, place):
                 return items, place
-            if place == len(text):
+            if place == len(text) or (self.truncated and chatml.CALL_CLOSE.startswith(text[place:])):
                 # The closing tag may have been the stop string; a text cut by its budget may have lost more than the tag.
-                return ([*items[:-1], TRUNCATED] if self.truncated else items), place
+                return ([*items[:-1], TRUNCATED] if self.truncated else items), len(text)
             if text[place] not in "{[":
                 rest = text.find(chatml.CALL_CLOSE, place)
                 fault = CallError("malformed", f"expected {chatml.CALL_CLOSE} after the JSON object, got {text[place : place + 20]!r}")

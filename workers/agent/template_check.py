@@ -1,20 +1,19 @@
 """The check at start: does our renderer write what the server's own chat template writes?
 
 A renderer that differs from the template a model was trained with still works, only worse, and nobody notices. So canonical dialogues
-are rendered by both and the ids compared: first prompts as a whole, and appended ones as old ids plus delta.
+are rendered by both and the ids compared: first prompts as a whole, appended ones from the end of the model's turn on (how a template
+writes that turn again does not matter: we keep the ids it was sampled with).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pipeline.errors import RollstreamError
 from pipeline.messages import ChatMessage, Json
-from workers.agent.renderer import Renderer, first_difference, tool_schema
-from workers.llm import chatml
+from workers.agent.renderer import Renderer, tool_schema
 
 
 class TemplateMismatch(RollstreamError):
@@ -42,16 +41,13 @@ class _Dialogue:
     name: str
     first: tuple[ChatMessage, ...]
     tools: tuple[Json, ...] = ()
-    spoken: str = ""
-    """The model's turn, as it writes it."""
-    as_message: Mapping[str, Any] | None = None
-    """The same for the server."""
+    spoken: Mapping[str, Any] | None = None
+    """The model's turn, as the server takes it."""
     replies: tuple[ChatMessage, ...] = ()
 
 
 _TOOLS = (tool_schema("python", {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}, "Run code."),)
 _ARGUMENTS = {"code": "print(1 + 1)"}
-_CALL = f"{chatml.CALL_OPEN}\n{json.dumps({'name': 'python', 'arguments': _ARGUMENTS})}\n{chatml.CALL_CLOSE}"
 _SYSTEM = ChatMessage(role="system", content="You are careful.")
 _USER = ChatMessage(role="user", content="What is 1 + 1?\n\nThink.")
 
@@ -68,7 +64,6 @@ def canonical_dialogues() -> list[_Dialogue]:
             "two tool answers",
             (_SYSTEM, _USER),
             _TOOLS,
-            f"{chatml.THINK_OPEN}\nI use the tool.\n{chatml.THINK_CLOSE}\n\n{_CALL}\n{_CALL}",
             {"role": "assistant", "content": "", "reasoning_content": "I use the tool.", "tool_calls": [call, call]},
             (ChatMessage(role="tool", content="2"), ChatMessage(role="tool", content="\n2 again\n")),
         ),
@@ -87,17 +82,16 @@ async def check_template(renderer: Renderer, server: ChatTemplate, template_kwar
     """
     for dialogue in canonical_dialogues():
         messages: list[dict[str, Any]] = [{"role": m.role, "content": m.content} for m in dialogue.first]
-        ours: Sequence[int] = renderer.first_prompt(dialogue.first, dialogue.tools).ids
-        if dialogue.as_message is not None:
-            start = len(ours)
-            # The canonical turn is written in the tokenizer's own choice of tokens, markup as markup: what the template does.
-            ours = [*ours, *renderer.tokenizer.encode_template(dialogue.spoken), renderer.stop_token_ids[0]]
-            ours = renderer.next_prompt(ours, [(start, len(ours))], dialogue.replies).ids
-            messages += [dict(dialogue.as_message), *({"role": m.role, "content": m.content} for m in dialogue.replies)]
+        ours = renderer.first_prompt(dialogue.first, dialogue.tools).ids
+        if dialogue.spoken is not None:
+            end = renderer.stop_token_ids[0]
+            ours = renderer.next_prompt([*ours, end], [(len(ours), len(ours) + 1)], dialogue.replies).ids[len(ours) :]
+            messages += [dict(dialogue.spoken), *({"role": m.role, "content": m.content} for m in dialogue.replies)]
         theirs = await server.render_chat(messages, [dict(tool) for tool in dialogue.tools], **(template_kwargs or {}))
-        place = first_difference(ours, theirs) if len(theirs) >= len(ours) else first_difference(theirs, ours)
-        if place is None and len(ours) == len(theirs):
+        if dialogue.spoken is not None:
+            theirs = theirs[-len(ours) :]
+        if ours == theirs:
             continue
-        place = min(len(ours), len(theirs)) if place is None else place
+        place = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
         shown = [renderer.tokenizer.decode(ids[place : place + 12]) for ids in (ours, theirs)]
         raise TemplateMismatch(dialogue.name, place, *shown)

@@ -7,9 +7,10 @@ Fault            what it does wrong on demand
 """
 
 from workers.llm.scripted.faults import Fault
+from workers.llm.scripted.in_process import InProcessBackend
 from workers.llm.scripted.options import Latency, ServerOptions
 from workers.llm.scripted.policy import PolicyOptions
 from workers.llm.scripted.problems import Problem, read_problems
 from workers.llm.scripted.server import ScriptedServer
 
-__all__ = ["Fault", "Latency", "PolicyOptions", "Problem", "ScriptedServer", "ServerOptions", "read_problems"]
+__all__ = ["Fault", "InProcessBackend", "Latency", "PolicyOptions", "Problem", "ScriptedServer", "ServerOptions", "read_problems"]

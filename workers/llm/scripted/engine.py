@@ -154,7 +154,7 @@ class Engine:
         """The pause that goes on cleared the cache: calls in flight are computed anew."""
         self.finished: Counter[str] = Counter()
         """Calls by finish; `disconnected` ones are not among vLLM's, so they have a word of their own."""
-        self.generation_tokens = 0
+        self._ended_tokens = 0
         self.prompt_tokens = 0
 
     @property
@@ -166,6 +166,12 @@ class Engine:
     def n_waiting(self) -> int:
         """Calls in line; those that arrived during a pause do not show, as in vLLM."""
         return len(self._line)
+
+    @property
+    def generation_tokens(self) -> int:
+        """Tokens sampled so far, those of calls in flight included."""
+        now = asyncio.get_running_loop().time()
+        return self._ended_tokens + sum(running.tokens_out(now) for running in self._calls.values())
 
     def request_ids(self) -> list[str]:
         """Ids of all calls accepted and not ended."""
@@ -194,7 +200,7 @@ class Engine:
         finally:
             self._forget(running)
         self.finished[output.finish] += 1
-        self.generation_tokens += len(output.token_ids)
+        self._ended_tokens += len(output.token_ids)
         return output
 
     async def _run(self, running: _Running) -> Output:

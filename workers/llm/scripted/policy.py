@@ -26,6 +26,8 @@ from workers.llm.scripted.problems import ProblemBank
 from workers.llm.tokenizer import Tokenizer
 
 PYTHON_TOOL = "python"
+MOST_PIECES_HELD = 32
+"""Pieces that are spelt at a time, so that merges cross their borders as in a text of one piece."""
 MAX_CALLS = 3
 """Tool calls after which it answers, whatever came of them."""
 
@@ -48,7 +50,7 @@ class PolicyOptions:
     """Of wrong answers: those that run on until they are cut."""
     no_box_rate: float = 0.25
     """Of wrong answers: those without a box."""
-    drift_rate: float = 0.1
+    drift_rate: float = 0.05
     """Of sentences: those with a word in other tokens than the tokenizer's."""
     mean_steps: float = 5.0
     """Sentences of thought before a call or an answer; the spread is lognormal, and each problem has its own factor."""
@@ -84,8 +86,16 @@ class Policy:
         outlook = self.outlook(conversation.question)
         rng = random.Random(f"{self._options.seed}/{seed}/{conversation.answers}/{conversation.question}")
         ids: list[int] = []
+        held: list[str] = []
         for piece in self._pieces(conversation, outlook, rng):
-            ids.extend(self._spell(piece, rng))
+            if piece not in self._tokenizer.specials:
+                held.append(piece)
+                if len(held) < MOST_PIECES_HELD:
+                    continue
+            ids += self._spell(held, rng)
+            held.clear()
+            if piece in self._tokenizer.specials:
+                ids.append(self._tokenizer.special(piece))
             if len(ids) >= max_tokens:
                 break
         return ids[:max_tokens]
@@ -156,14 +166,18 @@ class Policy:
             return speech.answer_without_box(rng, value)
         return speech.answer(rng, value)
 
-    def _spell(self, piece: str, rng: random.Random) -> list[int]:
-        tokenizer = self._tokenizer
-        if piece in tokenizer.specials:
-            return [tokenizer.special(piece)]
-        if len(piece) > 8 and rng.random() < self._options.drift_rate:
-            cut = rng.randrange(1, len(piece))
-            return tokenizer.encode(piece[:cut]) + tokenizer.encode(piece[cut:])
-        return tokenizer.encode(piece)
+    def _spell(self, pieces: Sequence[str], rng: random.Random) -> list[int]:
+        """Ids of some pieces of text, now and then cut where the tokenizer would not."""
+        ids: list[int] = []
+        start = ""
+        for piece in pieces:
+            if len(piece) > 8 and rng.random() < self._options.drift_rate:
+                cut = rng.randrange(1, len(piece))
+                ids += self._tokenizer.encode(start + piece[:cut])
+                start = piece[cut:]
+            else:
+                start += piece
+        return ids + self._tokenizer.encode(start)
 
 
 def _unclosed(text: str, opening: str, closing: str) -> bool:

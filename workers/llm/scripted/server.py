@@ -65,6 +65,13 @@ class ScriptedServer:
         self._where = (host, port, socket_path)
         self._runner: web.AppRunner | None = None
 
+    @property
+    def connections(self) -> list[asyncio.Transport]:
+        """Open connections of clients."""
+        server = self._runner.server if self._runner is not None else None
+        found = [connection.transport for connection in server.connections] if server is not None else []
+        return [transport for transport in found if isinstance(transport, asyncio.Transport)]
+
     async def __aenter__(self) -> Self:
         self._runner = web.AppRunner(
             self._app(), handler_cancellation=True, keepalive_timeout=self.options.keepalive_s, access_log=None, shutdown_timeout=1.0
@@ -86,12 +93,11 @@ class ScriptedServer:
         """Stop at once: connections close without an answer."""
         if self._runner is None:
             return
-        runner, self._runner = self._runner, None
-        for site in list(runner.sites):
+        for site in list(self._runner.sites):
             await site.stop()
-        for connection in runner.server.connections if runner.server is not None else ():
-            if isinstance(connection.transport, asyncio.Transport):
-                connection.transport.abort()
+        for transport in self.connections:
+            transport.abort()
+        runner, self._runner = self._runner, None
         await runner.cleanup()
 
     def _app(self) -> web.Application:

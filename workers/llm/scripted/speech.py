@@ -44,8 +44,8 @@ def thought(rng: random.Random, numbers: list[str], n_steps: int) -> Iterator[st
     """Sentences of one line of thought."""
     yield rng.choice(_OPENINGS)
     for _ in range(n_steps):
-        yield "\n" if rng.random() < 0.2 else " "
-        yield rng.choice(_STEPS).format(a=rng.choice(numbers), b=rng.choice(numbers))
+        before = "\n" if rng.random() < 0.2 else " "
+        yield before + rng.choice(_STEPS).format(a=rng.choice(numbers), b=rng.choice(numbers))
     yield " " + rng.choice(_CLOSINGS)
 
 

@@ -1,0 +1,335 @@
+"""What every wire shape owes the agent, through the client."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from pipeline.testing.wait import wait_until
+from tests.contract.llm.conftest import PROMPT, Pair, a_request, scripted
+from workers.llm import InvalidResponse, Overlong, Refused, Retryable, Span
+from workers.llm.scripted import Fault
+from workers.llm.scripted.faults import Corruption
+
+SCRIPT = [*range(5, 405)]
+
+
+async def test_the_ids_of_an_answer_are_those_the_model_said(pair: Pair) -> None:
+    end = pair.server.policy.end_id
+
+    result = await pair.client.generate(scripted([300, 301, 7, 7, 1200, end]), timeout_s=10)
+
+    assert result.output_ids == [300, 301, 7, 7, 1200, end]
+    assert (result.finish, result.stop_reason) == ("stop", None)
+    assert len(result.logprobs) == 6
+    assert all(math.isfinite(value) and value <= 0 for value in result.logprobs)
+
+
+async def test_logprobs_arrive_bit_for_bit(pair: Pair) -> None:
+    result = await pair.client.generate(a_request(), timeout_s=10)
+
+    from workers.llm.scripted.distribution import token_logprobs
+
+    made = token_logprobs(
+        PROMPT, result.output_ids, ["default"] * len(result.output_ids), a_request().sampling, mode="processed", vocab_size=1740
+    )
+    assert result.logprobs == made
+
+
+async def test_an_equal_request_gives_an_equal_answer_and_another_seed_another(pair: Pair) -> None:
+    first = await pair.client.generate(a_request("a"), timeout_s=10)
+    again = await pair.client.generate(a_request("b"), timeout_s=10)
+    other = await pair.client.generate(a_request("c", seed=4), timeout_s=10)
+
+    assert (first.output_ids, first.logprobs) == (again.output_ids, again.logprobs)
+    assert first.output_ids != other.output_ids
+
+
+async def test_an_answer_cut_at_its_budget_says_so(pair: Pair) -> None:
+    result = await pair.client.generate(scripted(SCRIPT, max_tokens=3), timeout_s=10)
+
+    assert (result.output_ids, result.finish) == (SCRIPT[:3], "length")
+
+
+async def test_a_stop_string_ends_the_answer_and_the_record_keeps_the_tokens(pair: Pair) -> None:
+    ids = pair.server.tokenizer.encode("The answer is 42, or so it seems.")
+
+    result = await pair.client.generate(scripted(ids, stop=("42",)), timeout_s=10)
+
+    assert result.output_ids == ids[: len(result.output_ids)]
+    assert pair.server.tokenizer.decode(result.output_ids).endswith("42")
+    assert result.finish == "stop"
+    if (await pair.client.probe()).server_version != "0.31.0" or not pair.server.options.scale_out:
+        assert result.stop_reason == "42"
+
+
+async def test_a_stop_token_other_than_the_end_token_is_named(pair: Pair) -> None:
+    result = await pair.client.generate(scripted([10, 11, 12], stop_token_ids=(11,)), timeout_s=10)
+
+    assert result.output_ids == [10, 11]
+    if (await pair.client.probe()).server_version != "0.31.0" or not pair.server.options.scale_out:
+        assert result.stop_reason == 11
+
+
+async def test_an_aborted_call_returns_what_it_has(pair: Pair) -> None:
+    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, "slow", delay_ms=2), timeout_s=20))
+    bystander = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:100], "bystander", delay_ms=2), timeout_s=20))
+    await wait_until(lambda: pair.server.engine.n_running == 2, "both calls run")
+
+    await pair.client.abort("slow")
+
+    result = await call
+    assert result.finish == "abort"
+    assert result.output_ids == SCRIPT[: len(result.output_ids)]
+    assert len(result.output_ids) == len(result.logprobs) < len(SCRIPT)
+    assert (await bystander).finish == "stop"
+
+
+async def test_aborting_what_nobody_knows_changes_nothing(pair: Pair) -> None:
+    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:50], "mine", delay_ms=2), timeout_s=20))
+    await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
+
+    await pair.client.abort("somebody-else")
+
+    assert (await call).finish == "stop"
+
+
+async def test_a_cancelled_task_leaves_no_call_at_the_server(pair: Pair) -> None:
+    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, delay_ms=20), timeout_s=60))
+    await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
+
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    await wait_until(lambda: not pair.server.engine.request_ids(), "the server has no call", timeout_s=2)
+
+
+async def test_a_call_that_takes_too_long_is_ended_and_may_be_retried(pair: Pair) -> None:
+    with pytest.raises(Retryable) as caught:
+        await pair.client.generate(scripted(SCRIPT, delay_ms=50), timeout_s=0.1)
+
+    assert caught.value.reason == "timeout"
+    await wait_until(lambda: not pair.server.engine.request_ids(), "the server has no call", timeout_s=2)
+
+
+async def test_keep_freezes_a_call_and_its_tokens_bear_the_version_they_came_under(pair: Pair) -> None:
+    await pair.client.set_version("1.0")
+    before = pair.server.engine.generation_tokens
+    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:60], delay_ms=10), timeout_s=30))
+    await wait_until(lambda: pair.server.engine.generation_tokens > before, "tokens come out")
+
+    await pair.client.pause("keep")
+    assert (await pair.client.health()).paused
+    await pair.client.set_version("1.1")
+    assert not call.done()
+    await pair.client.resume()
+
+    result = await call
+    assert result.output_ids[:-1] == SCRIPT[:60]
+    assert result.spans[0] == Span(version="1.0", start=0, end=result.spans[0].end)
+    if (await pair.client.probe()).has_spans:
+        assert [span.version for span in result.spans] == ["1.0", "1.1"]
+        assert result.spans[-1].end == 61
+    else:
+        assert (result.spans, result.version_after) == ((Span(version="1.0", start=0, end=61),), "1.1")
+
+
+async def test_a_pause_that_aborts_hands_over_partial_answers(pair: Pair) -> None:
+    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, delay_ms=5), timeout_s=30))
+    await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
+
+    await pair.client.pause("abort")
+
+    result = await call
+    assert result.finish == "abort"
+    assert result.output_ids == SCRIPT[: len(result.output_ids)]
+    await pair.client.resume()
+
+
+async def test_a_pause_that_waits_lets_calls_finish(pair: Pair) -> None:
+    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:40], delay_ms=3), timeout_s=30))
+    await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
+
+    await pair.client.pause("wait")
+
+    await wait_until(call.done, "the call is done when the pause is there")
+    assert call.result().finish == "stop"
+    await pair.client.resume()
+
+
+async def test_a_call_during_a_pause_waits_or_is_refused_for_now(pair: Pair) -> None:
+    caps = await pair.client.probe()
+    await pair.client.pause("abort")
+    call = asyncio.create_task(pair.client.generate(scripted([5, 6]), timeout_s=30))
+
+    if caps.rejects_while_paused:
+        with pytest.raises(Retryable) as caught:
+            await call
+        assert (caught.value.reason, caught.value.status) == ("engine_paused", 503)
+    else:
+        await wait_until(pair.server.engine.request_ids, "the call has arrived")
+        assert not call.done()
+        assert (await pair.client.health()).waiting == 0
+    await pair.client.resume()
+    if not caps.rejects_while_paused:
+        assert (await call).output_ids[:2] == [5, 6]
+
+
+async def test_cached_tokens_come_in_blocks_and_salts_do_not_share(pair: Pair) -> None:
+    long = PROMPT * 4
+    first = await pair.client.generate(a_request("a", prompt_ids=long, cache_salt="v1"), timeout_s=10)
+    again = await pair.client.generate(a_request("b", prompt_ids=[*long, 5], cache_salt="v1"), timeout_s=10)
+    other = await pair.client.generate(a_request("c", prompt_ids=long, cache_salt="v2"), timeout_s=10)
+
+    assert (first.cached_tokens, other.cached_tokens) == (0, 0)
+    assert again.cached_tokens == len(long) // 16 * 16
+
+
+async def test_a_flush_empties_the_cache_unless_calls_hold_it(pair: Pair) -> None:
+    await pair.client.generate(a_request("a", prompt_ids=PROMPT * 2), timeout_s=10)
+    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, "slow", delay_ms=5), timeout_s=30))
+    await wait_until(lambda: pair.server.engine.n_running == 1, "a call runs")
+
+    refused = await pair.client.reset_cache()
+    await pair.client.abort("slow")
+    await call
+    done = await pair.client.reset_cache()
+
+    assert (refused, done) == (False, True)
+    assert (await pair.client.generate(a_request("b", prompt_ids=PROMPT * 2), timeout_s=10)).cached_tokens == 0
+
+
+async def test_what_does_not_fit_is_never_sent(pair: Pair) -> None:
+    await pair.client.probe()
+    sent = len(pair.server.requests)
+
+    with pytest.raises(Overlong):
+        await pair.client.generate(a_request(prompt_ids=[5] * 32_768), timeout_s=10)
+
+    assert len(pair.server.requests) == sent
+
+
+async def test_one_place_left_gives_one_token(pair: Pair) -> None:
+    result = await pair.client.generate(a_request(prompt_ids=[5] * 32_767), timeout_s=10)
+
+    assert (len(result.output_ids), result.finish) == (1, "length")
+
+
+async def test_an_id_beyond_the_vocabulary_is_refused(pair: Pair) -> None:
+    with pytest.raises(Refused) as caught:
+        await pair.client.generate(a_request(prompt_ids=[5, 99_999]), timeout_s=10)
+
+    assert caught.value.status == 400
+
+
+CORRUPTIONS: dict[Corruption, str] = {
+    "no_echo": "echo",
+    "other_echo": "echo",
+    "shorter_logprobs": "logprobs_length",
+    "no_logprobs": "logprobs_length",
+    "null_logprob": "logprobs_finite",
+    "infinite_logprob": "logprobs_finite",
+    "sentinel_logprob": "logprobs_finite",
+    "positive_logprob": "logprobs_finite",
+    "other_token_id": "logprobs_ids",
+    "unknown_finish": "finish",
+    "gap_in_spans": "spans",
+    "short_spans": "spans",
+    "two_choices": "choices",
+    "negative_id": "ids",
+    "too_many_tokens": "too_many_tokens",
+    "other_request_id": "request_id",
+    "not_json": "json",
+}
+
+
+@pytest.mark.parametrize(("corruption", "check"), CORRUPTIONS.items(), ids=list(CORRUPTIONS))
+async def test_an_answer_that_contradicts_itself_is_not_believed(pair: Pair, corruption: Corruption, check: str) -> None:
+    await pair.client.probe()
+    pair.server.faults.arm(Fault(kind="corrupt", path=pair.path, corruption=corruption))
+
+    with pytest.raises(InvalidResponse) as caught:
+        await pair.client.generate(scripted(SCRIPT[:20]), timeout_s=10)
+
+    assert caught.value.check == check
+    assert (await pair.client.generate(scripted(SCRIPT[:20]), timeout_s=10)).output_ids[:20] == SCRIPT[:20]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(503, "busy"), (429, "busy"), (500, "engine_failed"), (502, "engine_failed"), (408, "timeout")]
+)
+async def test_a_server_in_trouble_may_be_tried_again(pair: Pair, status: int, reason: str) -> None:
+    await pair.client.probe()
+    pair.server.faults.arm(Fault(kind="status", path=pair.path, status=status, retry_after_s=7))
+
+    with pytest.raises(Retryable) as caught:
+        await pair.client.generate(a_request(), timeout_s=10)
+
+    assert (caught.value.reason, caught.value.status, caught.value.retry_after_s) == (reason, status, 7.0)
+
+
+async def test_an_error_of_the_engine_inside_a_200_may_be_tried_again(pair: Pair) -> None:
+    await pair.client.probe()
+    pair.server.faults.arm(Fault(kind="corrupt", path=pair.path, corruption="error_finish"))
+
+    with pytest.raises(Retryable) as caught:
+        await pair.client.generate(a_request(), timeout_s=10)
+
+    assert caught.value.reason == "engine_failed"
+
+
+async def test_a_connection_closed_before_any_answer_is_tried_once_more_under_another_id(pair: Pair) -> None:
+    await pair.client.probe()
+    pair.server.faults.arm(Fault(kind="disconnect", path=pair.path))
+
+    result = await pair.client.generate(scripted([5, 6], "job.1.0.0"), timeout_s=10)
+
+    assert result.output_ids[:2] == [5, 6]
+    assert [body["request_id"] for _, body in pair.server.requests[-2:]] == ["job.1.0.0", "job.1.0.0-again"]
+
+
+async def test_a_second_closed_connection_is_told(pair: Pair) -> None:
+    await pair.client.probe()
+    pair.server.faults.arm(Fault(kind="disconnect", path=pair.path, times=2))
+
+    with pytest.raises(Retryable) as caught:
+        await pair.client.generate(a_request(), timeout_s=10)
+
+    assert caught.value.reason == "closed"
+
+
+async def test_an_answer_broken_off_is_not_believed_and_not_asked_for_again(pair: Pair) -> None:
+    await pair.client.probe()
+    sent = len(pair.server.requests)
+    pair.server.faults.arm(Fault(kind="break_off", path=pair.path))
+
+    with pytest.raises(Retryable) as caught:
+        await pair.client.generate(a_request(), timeout_s=10)
+
+    assert caught.value.reason == "engine_failed"
+    assert len(pair.server.requests) == sent + 1
+
+
+async def test_a_server_that_dies_during_a_call_is_told_and_seen(pair: Pair) -> None:
+    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, delay_ms=20), timeout_s=30))
+    await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
+
+    await pair.server.die()
+
+    with pytest.raises(Retryable) as caught:
+        await call
+    assert caught.value.reason in ("closed", "unreachable")
+    health = await pair.client.health()
+    assert (health.alive, bool(health.detail)) == (False, True)
+
+
+async def test_the_version_is_what_was_set(pair: Pair) -> None:
+    assert await pair.client.version() == "default"
+
+    await pair.client.set_version("2.17")
+
+    assert await pair.client.version() == "2.17"
+    assert (await pair.client.generate(a_request(), timeout_s=10)).spans[0].version == "2.17"

@@ -1,0 +1,130 @@
+"""What the client finds out about a server by trying."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pipeline.testing.wait import wait_until
+from tests.contract.llm.conftest import PROBLEMS, Pair, a_request, scripted
+from workers.llm import Refused, Retryable, VllmBackend
+from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (ServerOptions(wire="0.31"), ("generate", "token_text", False, "/abort_requests", False)),
+        (ServerOptions(wire="0.32"), ("generate", "token_id", True, "/inference/v1/abort_requests", False)),
+        (ServerOptions(wire="0.33"), ("generate", "token_id", True, "/inference/v1/abort_requests", True)),
+        (ServerOptions(wire="0.32", scale_out=False), ("completions", "arrays", False, "/abort_requests", False)),
+        (ServerOptions(wire="0.33", scale_out=False), ("completions", "arrays", True, "/abort_requests", True)),
+        (ServerOptions(wire="0.32", scale_out=False, dev_mode=False), ("completions", "arrays", False, "", False)),
+    ],
+)
+async def test_the_wire_is_found_by_trying(options: ServerOptions, expected: tuple[object, ...]) -> None:
+    async with ScriptedServer(options) as server, VllmBackend(server.url) as client:
+        caps = await client.probe()
+
+    assert (caps.endpoint, caps.logprobs_shape, caps.has_spans, caps.abort_path, caps.rejects_while_paused) == expected
+    assert (caps.model, caps.max_model_len) == (options.model, options.max_model_len)
+    assert (caps.reports_version, caps.can_pause) == (options.dev_mode, options.dev_mode)
+
+
+@pytest.mark.parametrize("scale_out", [True, False])
+@pytest.mark.parametrize("mode", ["raw", "processed"])
+async def test_the_kind_of_logprobs_is_found_by_a_token_that_had_no_choice(mode: str, scale_out: bool) -> None:
+    options = ServerOptions(logprobs_mode="raw" if mode == "raw" else "processed", scale_out=scale_out)
+    async with ScriptedServer(options) as server, VllmBackend(server.url) as client:
+        assert (await client.probe()).logprobs_mode == mode
+
+
+async def test_the_probe_is_made_once(newest: Pair) -> None:
+    await asyncio.gather(*(newest.client.probe() for _ in range(5)))
+
+    assert len(newest.server.requests) == 1
+
+
+async def test_a_failed_probe_is_made_again(newest: Pair) -> None:
+    newest.server.faults.arm(Fault(kind="status", status=503))
+    with pytest.raises(Retryable):
+        await newest.client.probe()
+
+    assert (await newest.client.probe()).endpoint == "generate"
+
+
+async def test_without_an_abort_route_the_connection_is_closed_instead() -> None:
+    options = ServerOptions(scale_out=False, dev_mode=False)
+    async with ScriptedServer(options, PROBLEMS) as server, VllmBackend(server.url) as client:
+        call = asyncio.create_task(client.generate(scripted([*range(5, 400)], "mine", delay_ms=20), timeout_s=30))
+        await wait_until(lambda: server.engine.n_running == 1, "the call runs")
+
+        await client.abort("mine")
+
+        with pytest.raises(Retryable) as caught:
+            await call
+        assert caught.value.reason == "aborted"
+        await wait_until(lambda: not server.engine.request_ids(), "the server has no call", timeout_s=2)
+
+
+async def test_without_version_routes_tokens_bear_the_label_that_was_set_here() -> None:
+    async with ScriptedServer(ServerOptions(scale_out=False, dev_mode=False)) as server, VllmBackend(server.url) as client:
+        before = await client.generate(a_request("a"), timeout_s=10)
+        await client.set_version("1.3")
+        after = await client.generate(a_request("b"), timeout_s=10)
+
+    assert [result.version_source for result in (before, after)] == ["assumed", "assumed"]
+    assert (before.spans[0].version, after.spans[0].version) == ("unknown", "1.3")
+
+
+async def test_a_model_the_server_does_not_have_is_told_at_once() -> None:
+    from workers.llm import InvalidResponse
+
+    async with ScriptedServer() as server, VllmBackend(server.url, model="another") as client:
+        with pytest.raises(InvalidResponse, match="another"):
+            await client.probe()
+
+
+async def test_a_key_guards_generation() -> None:
+    async with ScriptedServer(ServerOptions(api_key="k1")) as server:
+        async with VllmBackend(server.url) as stranger:
+            with pytest.raises(Refused) as caught:
+                await stranger.probe()
+        async with VllmBackend(server.url, api_key="k1") as friend:
+            result = await friend.generate(a_request(), timeout_s=10)
+
+    assert caught.value.status == 401
+    assert result.output_ids
+
+
+async def test_nobody_at_the_address_may_be_tried_again() -> None:
+    async with ScriptedServer() as server:
+        url = server.url
+
+    async with VllmBackend(url) as client:
+        with pytest.raises(Retryable) as caught:
+            await client.probe()
+        assert caught.value.reason == "unreachable"
+        assert not (await client.health()).alive
+
+
+async def test_an_idle_connection_that_the_server_closes_costs_no_call() -> None:
+    async with ScriptedServer(ServerOptions(keepalive_s=0.05)) as server, VllmBackend(server.url) as client:
+        for number in range(5):
+            await client.generate(a_request(f"job.{number}"), timeout_s=10)
+            await wait_until(lambda: not server.connections, "the server has closed the idle connection")
+
+
+async def test_weights_swapped_under_a_cached_prefix_show_in_the_logprobs_unless_the_salt_tells_them_apart(newest: Pair) -> None:
+    """vLLM keeps cached prefixes over a change of weights: without a flush or a salt, answers are of neither version."""
+    prompt = newest.server.tokenizer.encode("word " * 200)
+    await newest.client.generate(scripted([5, 6, 7], "old", prompt_ids=prompt), timeout_s=10)
+    await newest.client.set_version("new")
+    stale = await newest.client.generate(scripted([5, 6, 7], "stale", prompt_ids=prompt), timeout_s=10)
+    salted = await newest.client.generate(scripted([5, 6, 7], "salted", prompt_ids=prompt, cache_salt="new"), timeout_s=10)
+    await newest.client.reset_cache()
+    fresh = await newest.client.generate(scripted([5, 6, 7], "fresh", prompt_ids=prompt), timeout_s=10)
+
+    assert stale.logprobs != fresh.logprobs
+    assert salted.logprobs == fresh.logprobs

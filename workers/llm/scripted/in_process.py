@@ -1,0 +1,146 @@
+"""The scripted engine as a `Backend` without HTTP: for tests of the agent, and for benchmarks that leave the wire out.
+
+What the model says can be given line by line; after the last line the policy speaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from workers.llm.backend import Caps, GenRequest, GenResult, Health, PauseMode, Span
+from workers.llm.errors import ModelError, Overlong, Retryable
+from workers.llm.scripted.engine import Call, Engine, EngineBusyError
+from workers.llm.scripted.options import ServerOptions
+from workers.llm.scripted.policy import Policy
+from workers.llm.scripted.problems import Problem, ProblemBank
+from workers.llm.tokenizer import Tokenizer, load
+
+Line = str | Sequence[int] | ModelError
+"""A turn as text in which markup means markup (its end token is added), a turn as ids, or what goes wrong instead."""
+
+
+class InProcessBackend:
+    """An engine of one's own.
+
+    Args:
+        lines: what successive calls say; a call takes the next one when it begins.
+        token_s: seconds a token, 0 = at once.
+    """
+
+    def __init__(
+        self,
+        lines: Iterable[Line] = (),
+        *,
+        options: ServerOptions | None = None,
+        tokenizer: Tokenizer | None = None,
+        problems: Iterable[Problem] = (),
+        token_s: float = 0.0,
+    ) -> None:
+        self.options = options or ServerOptions()
+        self.tokenizer = tokenizer or load()
+        self.policy = Policy(self.tokenizer, ProblemBank(problems), self.options.policy)
+        self.engine = Engine(self.options, self.tokenizer, self.policy)
+        self.requests: list[GenRequest] = []
+        """Every request, in order."""
+        self._lines = deque(lines)
+        self._token_s = token_s
+
+    async def probe(self) -> Caps:
+        """What the newest wire can do."""
+        return Caps(
+            server_version=self.options.wire,
+            model=self.options.model,
+            max_model_len=self.options.max_model_len,
+            endpoint="generate",
+            logprobs_shape="token_id",
+            logprobs_mode=self.options.logprobs_mode,
+            has_spans=True,
+            abort_path="in process",
+            reports_version=True,
+            can_pause=True,
+            rejects_while_paused=False,
+        )
+
+    async def generate(self, request: GenRequest, *, timeout_s: float) -> GenResult:
+        """The next line, or the policy's turn."""
+        self.requests.append(request)
+        room = self.options.max_model_len - len(request.prompt_ids)
+        if room < 1:
+            raise Overlong(len(request.prompt_ids), self.options.max_model_len)
+        script: tuple[int, ...] | None = None
+        if self._lines:
+            line = self._lines.popleft()
+            if isinstance(line, ModelError):
+                raise line
+            script = (*self.tokenizer.encode_template(line), self.policy.end_id) if isinstance(line, str) else tuple(line)
+        budget = min(request.max_tokens, room)
+        call = Call(
+            request_id=request.request_id,
+            prompt_ids=request.prompt_ids,
+            sampling=replace(request.sampling, max_tokens=budget),
+            seed=request.seed,
+            stop_token_ids=frozenset(request.stop_token_ids),
+            stop=request.stop,
+            cache_salt=request.cache_salt,
+            script=script,
+            delay_s=self._token_s or None,
+        )
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout_s):
+                output = await self.engine.run(call)
+        except TimeoutError:
+            raise Retryable("timeout", "in process", f"no answer within {timeout_s:g} s") from None
+        except EngineBusyError:
+            raise Retryable("busy", "in process", "too many calls") from None
+        return GenResult(
+            output_ids=output.token_ids,
+            logprobs=output.logprobs,
+            finish=output.finish,
+            stop_reason=output.stop_reason,
+            spans=tuple(Span(version=version, start=start, end=end) for version, start, end in output.spans),
+            version_source="spans",
+            version_after="",
+            cached_tokens=output.cached_tokens,
+            server="in process",
+            server_request_id=request.request_id,
+            seconds=time.monotonic() - started,
+        )
+
+    async def abort(self, request_id: str) -> None:
+        """End a call."""
+        self.engine.abort([request_id])
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop sampling."""
+        await self.engine.pause(mode, clear_cache=True)
+
+    async def resume(self) -> None:
+        """Sample again."""
+        self.engine.resume()
+
+    async def set_version(self, version: str) -> None:
+        """Label the weights."""
+        self.engine.set_version(version)
+
+    async def version(self) -> str:
+        """The label."""
+        return self.engine.version
+
+    async def reset_cache(self) -> bool:
+        """Forget prefixes."""
+        self.engine.cache.clear()
+        return True
+
+    async def health(self) -> Health:
+        """Always alive."""
+        engine = self.engine
+        paused = engine.paused is not None
+        return Health(alive=True, paused=paused, version=engine.version, running=engine.n_running, waiting=engine.n_waiting)
+
+    async def close(self) -> None:
+        """Nothing to give back."""

@@ -30,8 +30,8 @@ BYTES_A_CALL = 4 * 1024 * 1024
 ACCOUNTS_A_CALL = 16
 JOBS_A_CALL = 256
 """Jobs that one launch accepts."""
-GIVEN_UP_A_CALL = 128
-"""Groups that one script gives up: some ten milliseconds of the server with 8 members each."""
+GIVEN_UP_A_CALL = 1024
+"""Jobs of the groups that one script gives up: some ten milliseconds of the server."""
 OOM_RETRY_AFTER_S = 2.0
 
 StepState = Literal["opened", "open", "reached"]
@@ -174,12 +174,12 @@ class StepScripts:
         return Launched(int(_text(reply[1])), int(_text(reply[2])), _text(reply[3]) == "1")
 
     async def reach_step(self, basis: Basis, reach: Reach) -> tuple[int, list[str]]:
-        """Ends a step; returns the new revision and the groups that were given up, of the first `GIVEN_UP_A_CALL` named.
+        """Ends a step; returns the new revision and the groups that were given up, with at most `GIVEN_UP_A_CALL` jobs.
 
         Raises:
             Moved, RunClosed
         """
-        args = [*_basis(basis), reach.step, "short" if reach.short else "full", int(reach.spare), *reach.redundant[:GIVEN_UP_A_CALL]]
+        args = [*_basis(basis), reach.step, "short" if reach.short else "full", int(reach.spare), *reach.redundant]
         reply = await self.run_script("reach_step", *args)
         failpoint("reach_step")
         _moved(reply, basis)
@@ -190,7 +190,9 @@ class StepScripts:
     async def give_up_groups(
         self, basis: Basis, groups: Sequence[str], reason: str, *, spare: bool, step: int | None = None
     ) -> tuple[int, list[str]]:
-        """Gives up groups in flight, at most `GIVEN_UP_A_CALL`; their prompts return whole. Returns the new revision and the groups.
+        """Gives up groups in flight, with at most `GIVEN_UP_A_CALL` jobs; their prompts return whole.
+
+        Returns the new revision and the groups.
 
         Args:
             spare: leave those alone that have a finished member.
@@ -199,9 +201,7 @@ class StepScripts:
         Raises:
             Moved, RunClosed
         """
-        reply = await self.run_script(
-            "give_up_groups", *_basis(basis), reason, int(spare), "" if step is None else step, *groups[:GIVEN_UP_A_CALL]
-        )
+        reply = await self.run_script("give_up_groups", *_basis(basis), reason, int(spare), "" if step is None else step, *groups)
         failpoint("give_up_groups")
         _moved(reply, basis)
         return int(_text(reply[1])), [_text(word) for word in reply[2:]]

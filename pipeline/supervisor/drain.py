@@ -17,7 +17,7 @@ from pipeline.errors import BrokerUnreachable, QueueFull, RollstreamError, RunCl
 from pipeline.messages import CancelReason
 from pipeline.scripts.step_calls import ACCOUNTS_A_CALL, GIVEN_UP_A_CALL, JOBS_A_CALL, Moved, StepScripts
 from pipeline.supervisor import ledger
-from pipeline.supervisor.actions import Account, Reach
+from pipeline.supervisor.actions import Account
 from pipeline.supervisor.loading import LedgerReader, UnreadableGroup
 from pipeline.supervisor.step_spec import CancelRule
 from pipeline.supervisor.views import ClosedGroup, RunView
@@ -111,14 +111,14 @@ class Drain:
         run, incarnation = view.basis.run, view.basis.incarnation
         if self._retired.get(run) == incarnation:
             return view
-        older = [group.id for group in await self._reader.flying(run) if group.incarnation != incarnation]
-        for at in range(0, len(older), GIVEN_UP_A_CALL):
-            revision, given_up = await self._scripts.give_up_groups(
-                view.basis, older[at : at + GIVEN_UP_A_CALL], CancelReason.STALE.value, spare=False
-            )
+        older = [group for group in await self._reader.flying(run) if group.incarnation != incarnation]
+        if not older:
+            self._retired[run] = incarnation
+            return view
+        for groups in _portions([group.id for group in older], max((group.want for group in older), default=1)):
+            revision, given_up = await self._scripts.give_up_groups(view.basis, groups, CancelReason.STALE.value, spare=False)
             view = _at(view, revision, flying=view.flying - len(given_up), reserve=view.reserve + len(given_up))
-        if older:
-            log.info("older_incarnation_given_up", run=run, incarnation=incarnation, groups=len(older))
+        log.info("older_incarnation_given_up", run=run, incarnation=incarnation, groups=len(older))
         self._retired[run] = incarnation
         return view
 
@@ -138,20 +138,17 @@ class Drain:
         while (step := ledger.reached(view)) is not None:
             flying = () if step.wanting or step.spec.cancel is CancelRule.CARRY else await self._reader.flying(view.basis.run)
             action = ledger.reach(view, step, flying)
-            revision, given_up = await self._scripts.reach_step(view.basis, action)
+            first, *rest = _portions(action.redundant, step.spec.n)
+            revision, given_up = await self._scripts.reach_step(view.basis, replace(action, redundant=first))
             log.info("step_reached", run=view.basis.run, step=step.index, groups=step.accepted, short=action.short, given_up=len(given_up))
-            await self._give_up_rest(_at(view, revision), action)
+            # what one script could not take; those left when this is interrupted run on and serve the next step
+            for groups in rest:
+                view = _at(view, revision)
+                revision, _ = await self._scripts.give_up_groups(
+                    view.basis, groups, CancelReason.REDUNDANT.value, spare=action.spare, step=step.index
+                )
             view = await self._again(view)
         return view
-
-    async def _give_up_rest(self, view: RunView, action: Reach) -> None:
-        """What one script could not take; those left when this is interrupted run on and serve the next step."""
-        for at in range(GIVEN_UP_A_CALL, len(action.redundant), GIVEN_UP_A_CALL):
-            groups = action.redundant[at : at + GIVEN_UP_A_CALL]
-            revision, _ = await self._scripts.give_up_groups(
-                view.basis, groups, CancelReason.REDUNDANT.value, spare=action.spare, step=action.step
-            )
-            view = _at(view, revision)
 
     async def _launch(self, view: RunView) -> None:
         while (action := ledger.launch(view)) is not None:
@@ -173,6 +170,12 @@ class Drain:
         if fresh is None:
             raise RunClosed(view.basis.run, "gone")
         return fresh
+
+
+def _portions(groups: Sequence[str], n: int) -> list[tuple[str, ...]]:
+    """Groups of at most `n` members in portions that one script takes; at least one portion, which may be empty."""
+    most = max(1, GIVEN_UP_A_CALL // n)
+    return [tuple(groups[at : at + most]) for at in range(0, max(1, len(groups)), most)]
 
 
 def _at(view: RunView, revision: int, **changes: int) -> RunView:

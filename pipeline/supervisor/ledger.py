@@ -70,18 +70,19 @@ def reached(view: RunView) -> OpenStep | None:
 def reach(view: RunView, step: OpenStep, flying: Sequence[FlyingGroup]) -> Reach:
     """How a step ends and what that makes redundant.
 
-    Groups in flight that the steps still open need, at the running filter rate and their over-sampling, are not redundant; of the others
-    those go first on which the least work was done.
+    By the default rule, with no other step open, groups without a finished member are redundant. With others open, nothing is that was
+    begun: it serves them, and to cancel it would select by time once a step for no gain. Of what was not begun, so much is redundant as
+    those steps do not need at the running filter rate and their over-sampling.
     """
     rule = step.spec.cancel
     rest = [other for other in view.steps if other.index != step.index]
-    keep = _wanted(view, rest)
     candidates = {
         CancelRule.CARRY: [],
         CancelRule.ALL: list(flying),
-        CancelRule.DEFAULT: [group for group in flying if not group.finished],
+        CancelRule.DEFAULT: [group for group in flying if not (group.finished or (rest and group.begun))],
     }[rule]
     if rule is CancelRule.DEFAULT:
+        keep = max(_wanted_each(view, rest), default=0)
         candidates = sorted(candidates, key=_least_work_first)[: max(0, len(flying) - keep)]
     return Reach(
         step=step.index,
@@ -100,10 +101,6 @@ def launch(view: RunView) -> Launch | None:
         if missing > 0:
             return Launch(step=step.index, groups=missing, bound=bound)
     return None
-
-
-def _wanted(view: RunView, steps: Sequence[OpenStep]) -> int:
-    return max(_wanted_each(view, steps), default=0)
 
 
 def _wanted_each(view: RunView, steps: Sequence[OpenStep]) -> list[int]:

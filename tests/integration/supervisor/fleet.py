@@ -124,4 +124,4 @@ class Fleet:
 
 def outcome_of(outcome: Outcome, reward: float | None = 1.0) -> Settlement:
     """A settlement with this outcome."""
-    return a_settlement(1.0, outcome=outcome, reward=reward, components={})
+    return Settlement(outcome=outcome, reward=reward, sampled_tokens=3, total_tokens=8, reason="test")

@@ -1,0 +1,174 @@
+"""The rules of the ledger against the reference model, under random interleavings.
+
+Supervisors that look, wait, and act late; supervisors that die after any action; members that end in any order, twice, or long after their
+group was given up; trainers that push twice, come back, or run out of prompts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pipeline.messages import Outcome
+from pipeline.supervisor.actions import Launch, Verdict
+from pipeline.supervisor.replenishment import LOWEST_RATE
+from pipeline.supervisor.step_spec import CancelRule, StepSpec
+from pipeline.supervisor.views import Member
+from tests.model.hands import Decision, Moved, act, decide, supervise
+from tests.model.reference_ledger import ReferenceLedger
+
+SIZES = (1, 2, 4)
+
+
+def member(outcome: Outcome, reward: float | None, tokens: int = 1) -> Member:
+    return Member(outcome=outcome, reward=reward, components={}, reason="redundant", sampled_tokens=tokens, total_tokens=tokens)
+
+
+ENDINGS = st.sampled_from(
+    [
+        member(Outcome.OK, 1.0),
+        member(Outcome.OK, 0.0),
+        member(Outcome.OK, math.nan),
+        member(Outcome.OK, None),
+        member(Outcome.MODEL_FAILURE, 0.0),
+        member(Outcome.MODEL_FAILURE, None),
+        member(Outcome.INFRA_FAILURE, None),
+        member(Outcome.CANCELLED, None),
+        member(Outcome.EXPIRED, None),
+    ]
+)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """One run, any number of supervisors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = ReferenceLedger()
+        self.pushed = 0
+        self.late: list[Decision] = []
+
+    @initialize(n=st.sampled_from(SIZES), rule_=st.sampled_from(CancelRule), over=st.sampled_from([1.0, 1.5, 2.0]))
+    def begin(self, n: int, rule_: CancelRule, over: float) -> None:
+        self.spec = StepSpec(target=2, n=n, over=over, cancel=rule_, max_redraws=1)
+        self.ledger.open_step(0, self.spec)
+
+    @rule(count=st.integers(1, 12), again=st.booleans())
+    def push(self, count: int, again: bool) -> None:
+        start = max(0, self.pushed - 3) if again else self.pushed
+        fresh = self.ledger.push([f"p{i}" for i in range(start, start + count)])
+        self.pushed = max(self.pushed, start + count)
+        assert len(fresh) == count
+
+    @rule()
+    def end_prompts(self) -> None:
+        self.ledger.end_prompts()
+
+    @rule(groups=st.integers(1, 4))
+    def open_next(self, groups: int) -> None:
+        spec = StepSpec(target=groups, n=self.spec.n, over=self.spec.over, cancel=self.spec.cancel, max_redraws=1)
+        if len(self.ledger.steps) < 12:
+            self.ledger.open_step(len(self.ledger.steps), spec)
+
+    @precondition(lambda self: self.ledger.incarnation < 3)
+    @rule()
+    def come_back(self) -> None:
+        """A trainer connects again and opens the steps that are not reached."""
+        self.ledger.connect()
+        for step in list(self.ledger.steps.values()):
+            self.ledger.open_step(step.index, step.spec)
+
+    @precondition(lambda self: self.ledger.groups)
+    @rule(data=st.data(), ending=ENDINGS)
+    def end_member(self, data: st.DataObject, ending: Member) -> None:
+        """Also of a group that was given up, or a second time: late and duplicate ends."""
+        name = data.draw(st.sampled_from(sorted(self.ledger.groups)))
+        index = data.draw(st.integers(0, self.ledger.groups[name].spec.n - 1))
+        self.ledger.now_ms += 1
+        self.ledger.end_member(name, index, ending)
+
+    @precondition(lambda self: self.ledger.flying)
+    @rule(data=st.data())
+    def end_group(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.ledger.flying)))
+        kind = data.draw(st.sampled_from(["mixed", "right", "broken"]))
+        self.ledger.now_ms += 1
+        for index in range(self.ledger.groups[name].spec.n):
+            reward = float(index % 2) if kind == "mixed" else 1.0
+            ended = member(Outcome.INFRA_FAILURE, None) if kind == "broken" else member(Outcome.OK, reward)
+            self.ledger.end_member(name, index, ended)
+
+    @rule()
+    def supervise(self) -> None:
+        supervise(self.ledger)
+        wanted = sum(step.wanting for step in self.ledger.view().steps)
+        assert len(self.ledger.flying) >= wanted or not self.ledger.reserve, "fewer in flight than are wanted"
+
+    @rule()
+    def act_once_and_die(self) -> None:
+        decision = decide(self.ledger)
+        if decision:
+            act(self.ledger, decision)
+
+    @rule()
+    def look_and_wait(self) -> None:
+        """A second supervisor decides, and acts later."""
+        decision = decide(self.ledger)
+        if decision:
+            self.late.append(decision)
+
+    @precondition(lambda self: self.late)
+    @rule(data=st.data())
+    def act_late(self, data: st.DataObject) -> None:
+        decision = self.late.pop(data.draw(st.integers(0, len(self.late) - 1)))
+        fresh = decision.basis == self.ledger.view().basis
+        if fresh:
+            act(self.ledger, decision)
+        else:
+            with pytest.raises(Moved):
+                act(self.ledger, decision)
+
+    @invariant()
+    def holds(self) -> None:
+        self.ledger.check()
+
+    @invariant()
+    def in_flight_is_bounded(self) -> None:
+        view = self.ledger.view()
+        decision = decide(self.ledger)
+        if decision and isinstance(decision.action, Launch):
+            wanted = sum(step.wanting for step in view.steps if step.index <= decision.action.step)
+            assert wanted <= decision.action.bound <= math.ceil(wanted * self.spec.over / LOWEST_RATE)
+
+    def teardown(self) -> None:
+        """Whatever happened, the run can be brought to its end, and then every prompt is accounted for."""
+        if not hasattr(self, "spec"):
+            return
+        self.ledger.connect()
+        for step in list(self.ledger.steps.values()):
+            self.ledger.open_step(step.index, step.spec)
+        self.ledger.end_prompts()
+        for _ in range(10_000):
+            supervise(self.ledger)
+            self.ledger.check()
+            open_groups = [group for group in self.ledger.groups.values() if group.is_open]
+            if not open_groups and not self.ledger.closed:
+                break
+            for group in open_groups:
+                for index in range(group.spec.n):
+                    self.ledger.end_member(group.id, index, member(Outcome.OK, float(index % 2)))
+        assert all(step.reached for step in self.ledger.steps.values())
+        assert not self.ledger.flying
+        assert all(group.verdict is not None or group.is_parked for group in self.ledger.groups.values())
+        for mark in self.ledger.marks.values():
+            assert mark.redraws <= self.spec.max_redraws
+        dead = [group for group in self.ledger.groups.values() if group.verdict is Verdict.DEAD]
+        assert all(self.ledger.marks[group.prompt].state in ("dead", "reserve") for group in dead)
+
+
+LedgerMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
+TestLedger = LedgerMachine.TestCase

@@ -261,9 +261,7 @@ class Consumer:
             BrokerMisused: a stage stream is of another type.
         """
         self._stop = stop
-        await self._reader.open()
-        await self._tail.open()
-        await self._recover_own()
+        await self._enter()
         flush_stop = asyncio.Event()
         tail_stop = asyncio.Event()
         async with self._keeper, asyncio.TaskGroup() as tasks:
@@ -300,6 +298,19 @@ class Consumer:
 
     # ---- claiming
 
+    async def _enter(self) -> None:
+        """What comes before the first claim; waits for Redis."""
+        pause_s = OUTAGE_PAUSE_S
+        while True:
+            try:
+                await self._reader.open()
+                await self._tail.open()
+                return await self._recover_own()
+            except BrokerUnreachable as error:
+                log.warning("redis_unreachable", consumer=self._consumer, error=str(error), pause_s=round(pause_s, 2))
+                await asyncio.sleep(pause_s)
+                pause_s = min(OUTAGE_PAUSE_MAX_S, pause_s * 2)
+
     async def _recover_own(self) -> None:
         """Puts back what an earlier boot of this name left, without waiting for its leases."""
         client = self._scripts.run_script.client
@@ -323,6 +334,9 @@ class Consumer:
                     backoff_max_ms=int(self.settings.retry_backoff_max_s * 1000),
                 )
                 log.info("recovered_own", consumer=self._consumer, verdicts=words)
+                if "usurped" in words:
+                    self._on_usurped()
+                    return
 
     async def _claim_loop(self, stop: asyncio.Event, jobs: asyncio.TaskGroup) -> None:
         pause_s = OUTAGE_PAUSE_S

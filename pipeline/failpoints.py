@@ -11,7 +11,8 @@ import os
 import signal
 from collections import Counter
 
-_armed, _, _which = os.environ.get("ROLLSTREAM_FAILPOINT", "").partition(":")
+FAILPOINT, FAILPOINT_ONCE = "ROLLSTREAM_FAILPOINT", "ROLLSTREAM_FAILPOINT_ONCE"
+_armed, _, _which = os.environ.get(FAILPOINT, "").partition(":")
 _passed: Counter[str] = Counter()
 
 
@@ -22,7 +23,7 @@ def failpoint(name: str) -> None:
     _passed[name] += 1
     if _passed[name] != int(_which or 1):
         return
-    once = os.environ.get("ROLLSTREAM_FAILPOINT_ONCE")
+    once = os.environ.get(FAILPOINT_ONCE)
     if once:
         try:
             os.close(os.open(once, os.O_CREAT | os.O_EXCL))

@@ -11,14 +11,16 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
 
 import structlog
 
 from pipeline.consumer import Consumer, Slots, Work
+from pipeline.errors import BrokerError, BrokerUnreachable
 from pipeline.janitor import Janitor
 from pipeline.keys import Keys
 from pipeline.messages import Stage
@@ -30,6 +32,8 @@ from pipeline.streams import BLOCK_S, StreamReader
 log = structlog.get_logger(__name__)
 
 PARENT_FD = "ROLLSTREAM_PARENT_FD"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+Reply = TypeVar("Reply")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +147,7 @@ async def _serve_shard(
         return True
     if member.stage is Stage.RUN:
         # before the lane exists: a lane without a beat is swept
-        await scripts.beat_node(member.node, member.epoch, live_ms=lock_ms, reads_lane=True)
+        await until_reached(lambda: scripts.beat_node(member.node, member.epoch, live_ms=lock_ms, reads_lane=True))
     reader_connection, tail_connection = reader_client(queue, block_s=BLOCK_S), reader_client(queue, block_s=BLOCK_S)
     stack.push_async_callback(reader_connection.aclose)
     stack.push_async_callback(tail_connection.aclose)
@@ -171,11 +175,19 @@ async def _serve_shard(
         finally:
             janitor_stop.set()
     if not consumer.usurped:
-        await scripts.drop_name(member.consumer, member.boot)
-        for stream in reader.streams:
-            await scripts.drop_consumer(keys.short(stream), member.stage, member.consumer)
+        await _leave(scripts, member, [keys.short(stream) for stream in reader.streams])
     log.info("shard_left", shard=keys.tag, **{name: getattr(consumer.statistics, name) for name in consumer.statistics.__slots__})
     return not consumer.usurped
+
+
+async def _leave(scripts: Scripts, member: Member, streams: Sequence[str]) -> None:
+    """Gives up the name and the consumers; without Redis they lapse by themselves."""
+    try:
+        await scripts.drop_name(member.consumer, member.boot)
+        for stream in streams:
+            await scripts.drop_consumer(stream, member.stage, member.consumer)
+    except BrokerError as error:
+        log.warning("name_not_given_up", error=str(error))
 
 
 def _streams(keys: Keys, member: Member) -> list[str]:
@@ -188,18 +200,32 @@ def _streams(keys: Keys, member: Member) -> list[str]:
     return [keys.stage_stream(stage)]
 
 
+async def until_reached(call: Callable[[], Awaitable[Reply]]) -> Reply:
+    """Calls until Redis answers: a process that starts during an outage waits for its end, as one that runs does."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            return await call()
+        except BrokerUnreachable as error:
+            log.warning("waiting_for_redis", error=str(error), pause_s=round(pause_s, 2))
+            await asyncio.sleep(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+
+
 async def _take_name(scripts: Scripts, member: Member, lock_ms: int, stop: asyncio.Event) -> bool:
     """Takes the stable name, waiting while a dead predecessor's lock lapses; False when asked to stop meanwhile."""
     while not stop.is_set():
-        taken = await scripts.take_name(
-            member.consumer,
-            member.boot,
-            lock_ms=lock_ms,
-            node=member.node,
-            stage=member.stage.value,
-            slots=member.slots,
-            pid=os.getpid(),
-            version=software_version(),
+        taken = await until_reached(
+            lambda: scripts.take_name(
+                member.consumer,
+                member.boot,
+                lock_ms=lock_ms,
+                node=member.node,
+                stage=member.stage.value,
+                slots=member.slots,
+                pid=os.getpid(),
+                version=software_version(),
+            )
         )
         if taken is None:
             return True

@@ -38,6 +38,8 @@ class Exchange:
         self.url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._session: aiohttp.ClientSession | None = None
+        self.has_broken = False
+        """A connection broke or could not be made: behind the address there may be another server by now. The user clears it."""
 
     def open(self) -> None:
         """Make the connection pool; on the loop that will use it."""
@@ -116,10 +118,12 @@ class Exchange:
                 content = await response.read()
                 status, after = response.status, response.headers.get("retry-after")
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            self.has_broken = True
             raise Retryable("unreachable", self.url, f"{method} {path}: {error}") from error
         except TimeoutError as error:
             raise Retryable("timeout", self.url, f"{method} {path}: no answer within {timeout_s} s") from error
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError) as error:
+            self.has_broken = True
             raise Retryable("closed", self.url, f"{method} {path}: connection closed before any answer: {error}") from error
         except aiohttp.ClientError as error:
             raise Retryable("engine_failed", self.url, f"{method} {path}: answer broken off: {error}") from error

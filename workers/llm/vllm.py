@@ -154,7 +154,7 @@ class VllmBackend:
 
     async def abort(self, request_id: str) -> None:
         """End a call by id. One of this process returns what it has; without an abort route its connection is closed instead."""
-        caps = await self.probe()
+        caps = self._caps or await self.probe()
         if caps.abort_path:
             ids = [name for own in (request_id, request_id + SECOND_TRY) for name in wire.abort_ids(caps.endpoint, own)]
             await self._http.post(caps.abort_path, {"request_ids": ids}, parse=False)
@@ -241,14 +241,15 @@ class VllmBackend:
     # ---- what the server can do
 
     async def probe(self) -> Caps:
-        """Ask once, then remember. One token is sampled: its form tells the form of all."""
-        if self._caps is not None:
+        """Ask once, then remember until a connection breaks. One token is sampled: its form tells the form of all."""
+        if self._caps is not None and not self._http.has_broken:
             return self._caps
         async with self._probing:
-            if self._caps is None:
+            if self._caps is None or self._http.has_broken:
                 try:
                     async with asyncio.timeout(PROBE_TIMEOUT_S):
                         self._caps = await self._ask()
+                        self._http.has_broken = False
                 except TimeoutError:
                     raise Retryable("timeout", self.url, f"no answer to the probe within {PROBE_TIMEOUT_S:g} s") from None
             return self._caps

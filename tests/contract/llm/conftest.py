@@ -53,12 +53,13 @@ def scripted(ids: list[int], request_id: str = "job.1.0.0", *, delay_ms: float =
 
 @pytest.fixture(params=WIRES)
 async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Pair]:
-    """A running pair for every wire shape."""
+    """A running pair for every wire shape, the server already probed."""
     socket_path = tmp_path / "llm.sock" if request.param == "unix-socket" else None
     async with (
         ScriptedServer(WIRES[request.param], PROBLEMS, socket_path=socket_path) as server,
         VllmBackend(server.url) as client,
     ):
+        await client.probe()  # else a test that waits for a running call could meet the probe's
         yield Pair(server, client)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+from pathlib import Path
 
 import pytest
 
 from pipeline.testing.wait import wait_until
 from tests.contract.llm.conftest import PROMPT, Pair, a_request, scripted
-from workers.llm import InvalidResponse, Overlong, Refused, Retryable, Span
-from workers.llm.scripted import Fault
+from workers.llm import InvalidResponse, Overlong, Refused, Retryable, Span, VllmBackend
+from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
+from workers.llm.scripted.distribution import token_logprobs
 from workers.llm.scripted.faults import Corruption
 
 SCRIPT = [*range(5, 405)]
@@ -29,8 +31,6 @@ async def test_the_ids_of_an_answer_are_those_the_model_said(pair: Pair) -> None
 
 async def test_logprobs_arrive_bit_for_bit(pair: Pair) -> None:
     result = await pair.client.generate(a_request(), timeout_s=10)
-
-    from workers.llm.scripted.distribution import token_logprobs
 
     made = token_logprobs(
         PROMPT, result.output_ids, ["default"] * len(result.output_ids), a_request().sampling, mode="processed", vocab_size=1740
@@ -74,7 +74,7 @@ async def test_a_stop_token_other_than_the_end_token_is_named(pair: Pair) -> Non
 
 
 async def test_an_aborted_call_returns_what_it_has(pair: Pair) -> None:
-    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, "slow", delay_ms=2), timeout_s=20))
+    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, "slow", delay_ms=20), timeout_s=20))
     bystander = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:100], "bystander", delay_ms=2), timeout_s=20))
     await wait_until(lambda: pair.server.engine.n_running == 2, "both calls run")
 
@@ -118,7 +118,7 @@ async def test_a_call_that_takes_too_long_is_ended_and_may_be_retried(pair: Pair
 async def test_keep_freezes_a_call_and_its_tokens_bear_the_version_they_came_under(pair: Pair) -> None:
     await pair.client.set_version("1.0")
     before = pair.server.engine.generation_tokens
-    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:60], delay_ms=10), timeout_s=30))
+    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:100], delay_ms=10), timeout_s=30))
     await wait_until(lambda: pair.server.engine.generation_tokens > before, "tokens come out")
 
     await pair.client.pause("keep")
@@ -128,17 +128,17 @@ async def test_keep_freezes_a_call_and_its_tokens_bear_the_version_they_came_und
     await pair.client.resume()
 
     result = await call
-    assert result.output_ids[:-1] == SCRIPT[:60]
+    assert result.output_ids[:-1] == SCRIPT[:100]
     assert result.spans[0] == Span(version="1.0", start=0, end=result.spans[0].end)
     if (await pair.client.probe()).has_spans:
         assert [span.version for span in result.spans] == ["1.0", "1.1"]
-        assert result.spans[-1].end == 61
+        assert result.spans[-1].end == 101
     else:
-        assert (result.spans, result.version_after) == ((Span(version="1.0", start=0, end=61),), "1.1")
+        assert (result.spans, result.version_after) == ((Span(version="1.0", start=0, end=101),), "1.1")
 
 
 async def test_a_pause_that_aborts_hands_over_partial_answers(pair: Pair) -> None:
-    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, delay_ms=5), timeout_s=30))
+    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, delay_ms=20), timeout_s=30))
     await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
 
     await pair.client.pause("abort")
@@ -190,7 +190,7 @@ async def test_cached_tokens_come_in_blocks_and_salts_do_not_share(pair: Pair) -
 
 async def test_a_flush_empties_the_cache_unless_calls_hold_it(pair: Pair) -> None:
     await pair.client.generate(a_request("a", prompt_ids=PROMPT * 2), timeout_s=10)
-    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, "slow", delay_ms=5), timeout_s=30))
+    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, "slow", delay_ms=20), timeout_s=30))
     await wait_until(lambda: pair.server.engine.n_running == 1, "a call runs")
 
     refused = await pair.client.reset_cache()
@@ -203,7 +203,6 @@ async def test_a_flush_empties_the_cache_unless_calls_hold_it(pair: Pair) -> Non
 
 
 async def test_what_does_not_fit_is_never_sent(pair: Pair) -> None:
-    await pair.client.probe()
     sent = len(pair.server.requests)
 
     with pytest.raises(Overlong):
@@ -248,7 +247,6 @@ CORRUPTIONS: dict[Corruption, str] = {
 
 @pytest.mark.parametrize(("corruption", "check"), CORRUPTIONS.items(), ids=list(CORRUPTIONS))
 async def test_an_answer_that_contradicts_itself_is_not_believed(pair: Pair, corruption: Corruption, check: str) -> None:
-    await pair.client.probe()
     pair.server.faults.arm(Fault(kind="corrupt", path=pair.path, corruption=corruption))
 
     with pytest.raises(InvalidResponse) as caught:
@@ -262,7 +260,6 @@ async def test_an_answer_that_contradicts_itself_is_not_believed(pair: Pair, cor
     ("status", "reason"), [(503, "busy"), (429, "busy"), (500, "engine_failed"), (502, "engine_failed"), (408, "timeout")]
 )
 async def test_a_server_in_trouble_may_be_tried_again(pair: Pair, status: int, reason: str) -> None:
-    await pair.client.probe()
     pair.server.faults.arm(Fault(kind="status", path=pair.path, status=status, retry_after_s=7))
 
     with pytest.raises(Retryable) as caught:
@@ -272,7 +269,6 @@ async def test_a_server_in_trouble_may_be_tried_again(pair: Pair, status: int, r
 
 
 async def test_an_error_of_the_engine_inside_a_200_may_be_tried_again(pair: Pair) -> None:
-    await pair.client.probe()
     pair.server.faults.arm(Fault(kind="corrupt", path=pair.path, corruption="error_finish"))
 
     with pytest.raises(Retryable) as caught:
@@ -282,17 +278,15 @@ async def test_an_error_of_the_engine_inside_a_200_may_be_tried_again(pair: Pair
 
 
 async def test_a_connection_closed_before_any_answer_is_tried_once_more_under_another_id(pair: Pair) -> None:
-    await pair.client.probe()
     pair.server.faults.arm(Fault(kind="disconnect", path=pair.path))
 
     result = await pair.client.generate(scripted([5, 6], "job.1.0.0"), timeout_s=10)
 
     assert result.output_ids[:2] == [5, 6]
-    assert [body["request_id"] for _, body in pair.server.requests[-2:]] == ["job.1.0.0", "job.1.0.0-again"]
+    assert [body["request_id"] for _, body in list(pair.server.requests)[-2:]] == ["job.1.0.0", "job.1.0.0-again"]
 
 
 async def test_a_second_closed_connection_is_told(pair: Pair) -> None:
-    await pair.client.probe()
     pair.server.faults.arm(Fault(kind="disconnect", path=pair.path, times=2))
 
     with pytest.raises(Retryable) as caught:
@@ -302,7 +296,6 @@ async def test_a_second_closed_connection_is_told(pair: Pair) -> None:
 
 
 async def test_an_answer_broken_off_is_not_believed_and_not_asked_for_again(pair: Pair) -> None:
-    await pair.client.probe()
     sent = len(pair.server.requests)
     pair.server.faults.arm(Fault(kind="break_off", path=pair.path))
 
@@ -324,6 +317,30 @@ async def test_a_server_that_dies_during_a_call_is_told_and_seen(pair: Pair) -> 
     assert caught.value.reason in ("closed", "unreachable")
     health = await pair.client.health()
     assert (health.alive, bool(health.detail)) == (False, True)
+
+
+async def test_behind_the_address_there_may_be_another_server_by_now(tmp_path: Path) -> None:
+    where = tmp_path / "llm.sock"
+    async with VllmBackend(f"unix:{where}") as client:
+        async with ScriptedServer(ServerOptions(wire="0.31"), socket_path=where):
+            assert (await client.probe()).logprobs_shape == "token_text"
+        with pytest.raises(Retryable):
+            await client.generate(a_request(), timeout_s=10)
+        async with ScriptedServer(ServerOptions(wire="0.32"), socket_path=where):
+            result = await client.generate(a_request(), timeout_s=10)
+            assert (await client.probe()).logprobs_shape == "token_id"
+
+    assert result.version_source == "spans"
+
+
+async def test_one_id_sent_twice_is_two_calls(pair: Pair) -> None:
+    calls = [asyncio.create_task(pair.client.generate(scripted(SCRIPT, "same", delay_ms=20), timeout_s=30)) for _ in range(2)]
+    await wait_until(lambda: pair.server.engine.n_running == 2, "both calls run")
+
+    await pair.client.abort("same")
+
+    assert [result.finish for result in await asyncio.gather(*calls)] == ["abort", "abort"]
+    assert pair.server.engine.n_running == 0
 
 
 async def test_the_version_is_what_was_set(pair: Pair) -> None:

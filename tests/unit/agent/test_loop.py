@@ -317,14 +317,16 @@ async def test_two_calls_in_alternation_are_stuck() -> None:
 
 
 async def test_active_time_that_ends_in_a_model_call_keeps_what_the_call_has() -> None:
-    scene = Scene(InProcessBackend([list(range(5, 900))], token_s=0.005), active=ActiveTime(0.2))
+    backend = InProcessBackend([list(range(5, 900))], token_s=0.02)
+    active = ActiveTime(0.05, lambda: 100.0 if backend.engine.generation_tokens > 2 else 0.0)
+    scene = Scene(backend, active=active)
 
     end = await scene.run()
 
     (turn,) = scene.trajectory().turns
     assert (end.stop, turn.finish) == (StopReason.TIME, "abort")
-    assert 0 < turn.end - turn.start < 895
-    assert scene.backend.engine.request_ids() == []
+    assert 2 < turn.end - turn.start < 895
+    assert backend.engine.request_ids() == []
 
 
 async def test_active_time_that_ended_in_a_tool_ends_the_trajectory() -> None:
@@ -344,7 +346,7 @@ async def test_active_time_that_ended_in_a_tool_ends_the_trajectory() -> None:
 async def test_a_turn_an_abort_interrupted_goes_on_from_what_it_has_under_another_seed() -> None:
     tokenizer = InProcessBackend().tokenizer
     rest = " and so it is \\boxed{4}."
-    backend = InProcessBackend([[*tokenizer.encode("Let me think")] * 40, rest], token_s=0.005)
+    backend = InProcessBackend([[*tokenizer.encode("Let me think")] * 40, rest], token_s=0.02)
     scene = Scene(backend)
     running = asyncio.create_task(scene.run())
     await wait_until(lambda: backend.engine.generation_tokens > 2, "tokens come out")

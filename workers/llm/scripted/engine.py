@@ -146,7 +146,8 @@ class Engine:
         self._resumed.set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._calls: dict[str, _Running] = {}
+        self._calls: dict[int, _Running] = {}
+        """By identity: a client may send one id twice."""
         self._line: deque[_Running] = deque()
         self._n_running = 0
         self._n_accepted = 0
@@ -175,7 +176,7 @@ class Engine:
 
     def request_ids(self) -> list[str]:
         """Ids of all calls accepted and not ended."""
-        return list(self._calls)
+        return [running.call.request_id for running in self._calls.values()]
 
     # ---- one call
 
@@ -191,7 +192,7 @@ class Engine:
         if len(self._calls) >= self._options.max_requests:
             raise EngineBusyError
         running = _Running(call)
-        self._calls[call.request_id] = running
+        self._calls[id(running)] = running
         try:
             output = await self._run(running)
         except asyncio.CancelledError:
@@ -256,7 +257,7 @@ class Engine:
             first.changed.set()
 
     def _forget(self, running: _Running) -> None:
-        self._calls.pop(running.call.request_id, None)
+        self._calls.pop(id(running), None)
         if running.placed:
             self._n_running -= 1
         elif running in self._line:
@@ -338,9 +339,9 @@ class Engine:
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End calls by their full ids; unknown ones are nobody's."""
-        for request_id in request_ids:
-            running = self._calls.get(request_id)
-            if running is not None:
+        wanted = frozenset(request_ids)
+        for running in self._calls.values():
+            if running.call.request_id in wanted:
                 running.aborted = True
                 running.changed.set()
 
@@ -355,7 +356,7 @@ class Engine:
                 running.changed.set()
         else:
             if mode == "abort":
-                self.abort([id_ for id_, running in self._calls.items() if running.accepted])
+                self.abort([running.call.request_id for running in self._calls.values() if running.accepted])
             await self._idle.wait()
         if clear_cache:
             self.cache.clear()

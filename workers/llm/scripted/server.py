@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -59,9 +61,10 @@ class ScriptedServer:
         self.policy = Policy(self.tokenizer, ProblemBank(problems), self.options.policy)
         self.engine = Engine(self.options, self.tokenizer, self.policy)
         self.faults = Faults()
-        self.requests: list[tuple[str, Body]] = []
+        self.requests: deque[tuple[str, Body]] = deque(maxlen=256)
         """The last generation requests, path and body; for whoever wants to see what was sent."""
         self.url = ""
+        self._numbers = itertools.count()
         self._where = (host, port, socket_path)
         self._runner: web.AppRunner | None = None
 
@@ -70,7 +73,7 @@ class ScriptedServer:
         """Open connections of clients."""
         server = self._runner.server if self._runner is not None else None
         found = [connection.transport for connection in server.connections] if server is not None else []
-        return [transport for transport in found if isinstance(transport, asyncio.Transport)]
+        return [transport for transport in found if transport is not None]
 
     async def __aenter__(self) -> Self:
         self._runner = web.AppRunner(
@@ -145,11 +148,11 @@ class ScriptedServer:
 
     async def _generation(self, request: web.Request) -> web.StreamResponse:
         body = await _object(request)
-        self.requests = [*self.requests[-255:], (request.path, body)]
+        self.requests.append((request.path, body))
         fault = self.faults.take(request.path)
         if fault is not None and fault.kind in ("status", "disconnect", "hang"):
             return await self._fail(request, fault)
-        own_id = request.headers.get("x-request-id") or body.get("request_id") or f"anonymous-{len(self.requests)}"
+        own_id = request.headers.get("x-request-id") or body.get("request_id") or f"anonymous-{next(self._numbers)}"
         read = bodies.read_generate if request.path == GENERATE else bodies.read_completions
         call = read(body, str(own_id), self.options, self.tokenizer)
         answer = self._write(request.path, body, call, await self.engine.run(call))

@@ -55,6 +55,9 @@ WORKER_FAILPOINTS = (
     "reject",
 )
 """After which script calls a worker process can be killed."""
+JANITOR_FAILPOINTS = frozenset(("recover", "promote", "expire_deadlines", "sweep_lane", "reconcile"))
+"""Passed by the one process whose janitor acts: all are armed, one dies."""
+FAILPOINT_TIMEOUT_S = 30.0
 EXIT_USURPED = 3
 GROUP = 8
 POLL_S = 0.05
@@ -271,27 +274,26 @@ class Campaign:
     async def _pass_failpoints(
         self, children: ChildProcesses, workers: dict[int, Child], folder: Path, client: AsyncClient, runs: list[_Run]
     ) -> None:
-        """Each place once: the worker of one slot is armed, dies there, and is replaced by one that is armed for the next."""
-        slot, fired = 0, []
+        """Each place once: armed workers run until one has died there, and are replaced."""
+        fired = []
         for name in self.plan.failpoints:
-            if name == "reject":
-                await ask(client, "XADD", runs[0].keys.key("s", "init"), "*", "payload", b"raw")
-            self._sigkill(workers[slot])
             once = folder / f"failpoint-{name}"
-            workers[slot] = self._start(children, slot, **{FAILPOINT: name, FAILPOINT_ONCE: str(once)})
-            deadline_s = time.monotonic() + 20.0
-            while workers[slot].exit_code is None and time.monotonic() < deadline_s:
+            armed = range(self.plan.workers) if name in JANITOR_FAILPOINTS else (0,)
+            for slot in armed:
+                self._sigkill(workers[slot])
+                workers[slot] = self._start(children, slot, **{FAILPOINT: name, FAILPOINT_ONCE: str(once)})
+            deadline_s = time.monotonic() + FAILPOINT_TIMEOUT_S
+            while not once.exists() and time.monotonic() < deadline_s:
                 await asyncio.sleep(POLL_S)
-                if name == "recover" and self._chance.random() < 0.05:  # something to recover
-                    self._sigkill(workers[1])
-                    workers[1] = self._start(children, 1)
+                if name == "reject" and self._chance.random() < 0.2:  # something to reject
+                    await ask(client, "XADD", runs[0].keys.key("s", "init"), "*", "payload", b"raw")
             if once.exists():
                 fired.append(name)
                 self.verdict.kills += 1
             else:
-                self.verdict.faults.append(f"failpoint {name} was not passed in 20 s")
-            workers[slot].asked_to_stop = True
-            if workers[slot].exit_code is not None:
+                self.verdict.faults.append(f"failpoint {name} was not passed in {FAILPOINT_TIMEOUT_S:.0f} s")
+            for slot in armed:
+                self._sigkill(workers[slot])
                 workers[slot] = self._start(children, slot)
         self.verdict.failpoints = tuple(fired)
         if fired:

@@ -44,7 +44,8 @@ def list_servers(run: Run, as_json: Annotated[bool, typer.Option("--json", help=
             pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
             load = await pool.load(run)
             return [
-                {"url": s.url, "state": s.state, "model": s.model, "version": s.version, "jobs": load[s.url]} for s in await pool.servers(run)
+                {"url": s.url, "state": s.state, "model": s.model, "version": s.version, "jobs": load[s.url]}
+                for s in await pool.servers(run)
             ]
 
     found = asyncio.run(act())
@@ -52,7 +53,9 @@ def list_servers(run: Run, as_json: Annotated[bool, typer.Option("--json", help=
         typer.echo(orjson.dumps(found).decode())
         return
     for server in found:
-        typer.echo(f"{server['url']}  {server['state']}  {server['jobs']} jobs  model {server['model'] or '-'}  version {server['version'] or '-'}")
+        typer.echo(
+            f"{server['url']}  {server['state']}  {server['jobs']} jobs  model {server['model'] or '-'}  version {server['version'] or '-'}"
+        )
     if not found:
         typer.echo(f"run {run} has no server: rollstream llm add --run {run} URL", err=True)
         raise typer.Exit(1)

@@ -31,7 +31,5 @@ def run(
     from workers.settings import WorkerSettings
 
     configure_logs(as_json=log_json, level=log_level)
-    settings = WorkerSettings.load(
-        config, stage=stage, slots=slots, node=node, index=index, grace_s=grace_s, scratch_dir=scratch_dir
-    )
+    settings = WorkerSettings.load(config, stage=stage, slots=slots, node=node, index=index, grace_s=grace_s, scratch_dir=scratch_dir)
     raise typer.Exit(asyncio.run(run_worker(settings, config)))

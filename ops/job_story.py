@@ -1,0 +1,81 @@
+"""The whole story of one job, from what Redis still has of it: header, timeline, attempts, reward, trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from pipeline import codec
+from pipeline.errors import DamagedBody, NewerMessage, RollstreamError
+from pipeline.keys import Keys
+from pipeline.messages import Grade, Prompt, Stage, Trajectory
+from pipeline.redis_client import AsyncClient, ask
+
+Record = TypeVar("Record")
+
+
+class NoSuchJob(RollstreamError):
+    """Nothing is known of the job: never accepted, or acknowledged by its trainer."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"no job {job!r}: it was never accepted, or its trainer acknowledged it and its records went")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStory:
+    """What is there of a job. Bodies are None when they are not there or cannot be read."""
+
+    job: str
+    header: Mapping[str, str]
+    prompt: Prompt | None
+    trajectory: Trajectory | None
+    grade: Grade | None
+    unreadable: tuple[str, ...]
+    """Bodies that could not be read, and why."""
+
+    @property
+    def state(self) -> str:
+        """Where it stands, in words."""
+        h = self.header
+        if h.get("st") == "done":
+            return f"{h.get('out', '?')}" + (f" ({h['why']})" if h.get("why") else "")
+        held = f", held by {h['own']}" if h.get("own") else ""
+        return f"{h.get('st', '?')} in {h.get('stage', '?').upper()}{held}"
+
+    def timeline(self) -> list[tuple[str, str]]:
+        """Moments and what happened then."""
+        h = self.header
+        moments = [("t", "accepted"), ("at.init", "INIT began"), ("at.run", "RUN began"), ("at.eval", "EVAL began"), ("done", "ended")]
+        found = [(int(h[name]), what) for name, what in moments if h.get(name)]
+        return [(datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3], what) for ms, what in sorted(found)]
+
+
+async def job_story(client: AsyncClient, keys: Keys, job: str) -> JobStory:
+    """Reads it.
+
+    Raises:
+        NoSuchJob
+        BrokerError
+    """
+    raw = await ask(client, "HGETALL", keys.job(job))
+    if not raw:
+        raise NoSuchJob(job)
+    header = {name.decode(): value.decode("utf-8", "replace") for name, value in raw.items()}
+    unreadable: list[str] = []
+
+    async def body(cls: type[Record], key: str) -> Record | None:
+        found = await ask(client, "GET", key)
+        if found is None:
+            return None
+        try:
+            return codec.decode(cls, found)
+        except (DamagedBody, NewerMessage) as error:
+            unreadable.append(f"{keys.short(key)}: {error}")
+            return None
+
+    prompt = await body(Prompt, keys.prompt(header.get("grp") or job))
+    trajectory = await body(Trajectory, keys.body(job, header.get("b.run", "0"), Stage.RUN.value))
+    grade = await body(Grade, keys.body(job, header.get("b.eval", "0"), Stage.EVAL.value))
+    return JobStory(job=job, header=header, prompt=prompt, trajectory=trajectory, grade=grade, unreadable=tuple(unreadable))

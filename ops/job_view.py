@@ -1,0 +1,55 @@
+"""The story of a job on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from ops.job_story import JobStory
+from ops.trajectory_text import conversation, first_tokens, token_strip
+from pipeline.messages import Trajectory
+from workers.llm.tokenizer import load
+
+ROLE_STYLE = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
+TOKENS_SHOWN = 12
+
+
+def render_story(console: Console, story: JobStory, *, longest: int) -> None:
+    """Header, timeline, conversation, verdict, tokens."""
+    h = story.header
+    console.print(f"[bold]job {escape(story.job)}[/bold]  {escape(story.state)}")
+    console.print(
+        f"task {escape(h.get('task', '?'))} · attempt {h.get('att', '?')} · failed {h.get('failed', '0')} · lost {h.get('lost', '0')}"
+        + (f" · last error: {escape(h['err'])}" if h.get("err") else "")
+    )
+    for at, what in story.timeline():
+        console.print(f"  {at}  {what}")
+    stages = " · ".join(
+        f"{stage.upper()} {int(h[f'ms.{stage}']) / 1000:.2f} s" for stage in ("init", "run", "eval") if h.get(f"ms.{stage}")
+    )
+    if stages:
+        console.print(f"  active: {stages}")
+    for line in story.unreadable:
+        console.print(f"[red]unreadable {escape(line)}[/red]")
+    if story.trajectory is not None:
+        console.print()
+        render_trajectory(console, story.trajectory, longest=longest)
+    if story.grade is not None:
+        console.print()
+        details = " · ".join(f"{name}: {value}" for name, value in story.grade.details.items())
+        console.print(f"[bold]verdict[/bold] reward {story.grade.reward:g}   {escape(details)}   ({escape(story.grade.grader)})")
+
+
+def render_trajectory(console: Console, trajectory: Trajectory, *, longest: int) -> None:
+    """The conversation, and its tokens with their mask."""
+    for role, text in conversation(trajectory.messages, longest=longest):
+        console.print(Text(f"{role:>9} │ ", style="bold " + ROLE_STYLE.get(role, "")), end="")
+        console.print(Text(text.replace("\n", "\n" + " " * 9 + " │ ")))
+    console.print(f"[bold]stopped[/bold] {trajectory.stop.value} after {len(trajectory.turns)} turns")
+    for row in token_strip(trajectory):
+        console.print(Text(row))
+    tokens = first_tokens(trajectory, load().decode, TOKENS_SHOWN)
+    if tokens and trajectory.turns and trajectory.turns[0].tokenizer == load().fingerprint:
+        console.print("where the model begins (text, mask, logprob):")
+        console.print(Text("  " + "  ".join(f"{text!r} {mask}" + (f" {lp:.2f}" if mask else "") for text, mask, lp in tokens)))

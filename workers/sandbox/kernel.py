@@ -25,6 +25,7 @@ from workers.sandbox.results import KernelResult, KernelStatus
 
 INTERRUPT_S = 3.0
 """What a cell gets to end after an interrupt; one that ignores it, or hangs in C code, loses its kernel."""
+INTERRUPT_AGAIN_S = 0.5
 IDLE_AFTER_REPLY_S = 1.0
 REPLY_AFTER_IDLE_S = 2.0
 EXIT_S = 3.0
@@ -73,6 +74,8 @@ class IpcKernel:
                 if wake == "done" or wake == "incomplete":
                     await self._leave_if_told(live, cell.reply.result())
                 status, text = self._judge(live, cell, wake, timed_out)
+                if wake == "incomplete" and self._live is live and not await live.listen_again():
+                    self._drop()
             except BaseException:
                 self._drop()
                 raise
@@ -131,12 +134,16 @@ class IpcKernel:
             idle.cancel()
 
     async def _interrupt(self, live: KernelConnection, cell: Cell) -> Wake:
-        delivered = live.interrupt()
+        """Interrupts until the cell ends or the time is up: an interrupt that comes before the cell's own code has begun is lost on it."""
         deadline = time.monotonic() + INTERRUPT_S
-        wake = await self._wait(live, cell, INTERRUPT_S)
-        if wake in ("done", "incomplete"):
-            await _first_of(delivered, live.ended, timeout_s=deadline - time.monotonic())
-            if not delivered.done():
+        delivered: list[asyncio.Future[Any]] = []
+        wake: Wake = "timeout"
+        while wake == "timeout" and (left := deadline - time.monotonic()) > 0:
+            delivered.append(live.interrupt())
+            wake = await self._wait(live, cell, min(INTERRUPT_AGAIN_S, left))
+        for answer in delivered if wake in ("done", "incomplete") else ():
+            await _first_of(answer, live.ended, timeout_s=deadline - time.monotonic())
+            if not answer.done():
                 return "timeout"
         return wake
 
@@ -152,12 +159,12 @@ class IpcKernel:
             text = live.how_it_ended()
             self._drop()
             return "kernel_died", text
+        if wake == "timeout" or (wake == "mute" and timed_out):
+            self._drop()
+            return "timeout", ""
         if wake == "mute":
             self._drop()
             return "kernel_died", NO_ANSWER_TEXT
-        if wake == "timeout":
-            self._drop()
-            return "timeout", ""
         reply = cell.reply.result()
         status: KernelStatus = "ok" if reply.get("status") == "ok" else "error"
         if timed_out and status == "error":  # one that ended well in the last moment has ended well

@@ -7,15 +7,51 @@ Needs only ipykernel; imports nothing of Rollstream, so it runs in any image.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import signal
 import sys
+from types import FrameType
 from typing import Any
 
+from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
+from IPython.core.interactiveshell import InteractiveShell
+from jupyter_client.jsonutil import json_clean, json_default
+from tornado.ioloop import IOLoop
 from traitlets.config import Config
 
 UNSENT_MESSAGES = 50_000
 """How far a cell may be ahead of who reads its output before lines are lost; the default of 1000 is a fraction of a second of printing."""
+
+
+def interrupt_cell(number: int, frame: FrameType | None) -> None:
+    """SIGINT while a cell is handled: raises inside the cell's own code and nowhere else.
+
+    The plain handler raises wherever the kernel is. A cell that ends in that moment loses its reply, since what is interrupted is the
+    kernel sending it.
+    """
+    at = frame.f_back if frame is not None else None
+    while at is not None:
+        if at.f_code is InteractiveShell.run_code.__code__:
+            raise KeyboardInterrupt
+        at = at.f_back
+
+
+def wake_on_signals() -> None:
+    """Lets a signal wake the event loop: an interrupt that finds it waiting for a cell's coroutine would be noted, and not seen.
+
+    Having a handler of any signal in asyncio does that for all signals; this one is never sent, and ignored by default.
+    """
+    asyncio.get_running_loop().add_signal_handler(signal.SIGURG, lambda: None)
+
+
+class SandboxKernel(IPythonKernel):
+    """An IPython kernel whose interrupts only hit cells."""
+
+    def pre_handler_hook(self) -> None:
+        self.saved_sigint_handler = signal.signal(signal.SIGINT, interrupt_cell)
 
 
 class SandboxKernelApp(IPKernelApp):
@@ -38,6 +74,15 @@ class SandboxKernelApp(IPKernelApp):
         super().init_iopub(context)  # type: ignore[no-untyped-call]
 
 
+def pack(message: Any) -> bytes:
+    """Messages as plain ASCII: a lone surrogate in what a cell prints or raises is an escape then, and does not lose the message."""
+    try:
+        text = json.dumps(message, default=json_default, allow_nan=False)
+    except (TypeError, ValueError):
+        text = json.dumps(json_clean(message), default=json_default, allow_nan=False)
+    return text.encode("ascii")
+
+
 def main() -> None:
     connection_file, ready_fd = sys.argv[1], int(sys.argv[2])
     sys.argv[1:] = []  # cells see the arguments of nobody
@@ -45,10 +90,12 @@ def main() -> None:
     config.HistoryManager.enabled = False
     config.IPCompleter.use_jedi = False
     config.InteractiveShell.colors = "nocolor"
-    app = SandboxKernelApp.instance(config=config, connection_file=connection_file)
+    app = SandboxKernelApp.instance(config=config, connection_file=connection_file, kernel_class=SandboxKernel)
+    app.session.pack = pack
     app.initialize([])  # type: ignore[no-untyped-call]
     os.write(ready_fd, b"r")
     os.close(ready_fd)
+    IOLoop.current().add_callback(wake_on_signals)
     app.start()  # type: ignore[no-untyped-call]
 
 

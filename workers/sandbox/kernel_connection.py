@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import zmq
 import zmq.asyncio
@@ -29,15 +29,18 @@ from workers.sandbox.launcher import LaunchedProcess, Launcher, SharedFolder
 
 BOOT_SCRIPT = Path(__file__).with_name("kernel_boot.py")
 
-START_TIMEOUT_S = 60.0
-"""A kernel is up in 0.3 s; on a machine with many starts at once it may take ten times that."""
+START_TIMEOUT_S = 25.0
+"""A kernel is up in 0.3 s, with many starts at once in ten times that; less than the grace that a tool call has beyond its own limit."""
 RESUBSCRIBE_S = 0.2
+LISTEN_AGAIN_S = 5.0
 LOG_BYTES = 4096
 UNREAD_MESSAGES = 50_000
 """Between the kernel and us; with less, lines of a cell that prints fast are lost while this process is busy."""
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """A larger one (a single print of that much) is dropped on its way, connection and all; the cell is then marked incomplete."""
 PUMP_SLICE_S = 0.005
+Channel = Literal["iopub", "shell", "control"]
+TAKERS: dict[Channel, str] = {"iopub": "_take_shown", "shell": "_take_reply", "control": "_take_control"}
 DELIMITER = b"<IDS|MSG>"
 
 
@@ -76,8 +79,8 @@ class KernelConnection:
     def __init__(self, launcher: Launcher, process: LaunchedProcess, log: _Log) -> None:
         self._launcher = launcher
         self._log = log
-        self._pumps: list[asyncio.Task[None]] = []
         self._client: AsyncKernelClient | None = None
+        self._channels: dict[Channel, tuple[Any, asyncio.Task[None]]] = {}
         self._cells: dict[str, Cell] = {}
         self._interrupts: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
         self._heard = asyncio.Event()
@@ -154,55 +157,83 @@ class KernelConnection:
 
     def begin(self, code: str, output: CellOutput) -> Cell:
         """Sends a cell. `input()` raises in it at once: nobody would answer."""
-        assert self._client is not None
-        number = self._client.execute(code, allow_stdin=False, stop_on_error=False)
+        request = {
+            "code": code,
+            "silent": False,
+            "store_history": True,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": False,
+        }
+        number = self._send("shell", "execute_request", request)
         self._cells.clear()  # what comes for earlier cells now (their threads) belongs to nobody
         cell = self._cells[number] = Cell(output, asyncio.get_running_loop().create_future())
         return cell
 
     def interrupt(self) -> asyncio.Future[Mapping[str, Any]]:
         """Asks the kernel to raise KeyboardInterrupt; the future is done when the signal has been sent, not sooner."""
-        assert self._client is not None
-        request = self._client.session.msg("interrupt_request", {})
-        answered = self._interrupts[request["header"]["msg_id"]] = asyncio.get_running_loop().create_future()
-        self._client.control_channel.send(request)
+        number = self._send("control", "interrupt_request", {})
+        answered = self._interrupts[number] = asyncio.get_running_loop().create_future()
         return answered
+
+    async def listen_again(self) -> bool:
+        """Connects anew for output: a connection that lost messages may carry none any more. False when nothing is heard again."""
+        self._close_channel("iopub")
+        self._heard.clear()
+        self._open_channel("iopub")
+        try:
+            async with asyncio.timeout(LISTEN_AGAIN_S):
+                await self._hear_something()
+        except (TimeoutError, SessionStartError):
+            return False
+        return True
 
     def close(self) -> None:
         """Kills the process, its children and its session; does not wait."""
         self._launcher.kill(self.process, "tree", signal.SIGKILL)
-        for pump in self._pumps:
-            pump.cancel()
-        if self._client is not None:
-            self._client.stop_channels()
-            self._client = None
+        for name in list(self._channels):
+            self._close_channel(name)
         self._log.close()
 
     # -- messages -------------------------------------------------------------------------------------------------------------------
 
     async def _connect(self, connection: KernelConnectionInfo, context: zmq.asyncio.Context) -> None:
-        client = self._client = AsyncKernelClient(context=context)
-        client.load_connection_info(connection)
-        client.start_channels(stdin=False, hb=False)
-        sockets = (("iopub", client.iopub_channel), ("shell", client.shell_channel), ("control", client.control_channel))
-        takers: dict[str, Callable[[str, str, bytes], None]] = {
-            "iopub": self._take_shown,
-            "shell": self._take_reply,
-            "control": self._take_control,
-        }
-        for name, channel in sockets:
-            channel.socket.linger = 0
-            pump = asyncio.create_task(self._pump(channel.socket, takers[name]), name=f"kernel {self.process.pid} {name}")
-            self._pumps.append(pump)
-        # A subscription takes a moment to arrive: until something was heard, a cell's output could be lost.
+        self._client = AsyncKernelClient(context=context)
+        self._client.load_connection_info(connection)
+        for name in TAKERS:
+            self._open_channel(name)
+        await self._hear_something()
+
+    async def _hear_something(self) -> None:
+        """A subscription takes a moment to arrive: until something was heard, a cell's output could be lost."""
         while not self._heard.is_set():
-            client.kernel_info()
+            self._send("shell", "kernel_info_request", {})
             try:
                 async with asyncio.timeout(RESUBSCRIBE_S):
                     await self._heard.wait()
             except TimeoutError:
                 if self.ended.done():
                     raise SessionStartError("kernel", "its process ended", self._log.text()) from None
+
+    def _open_channel(self, name: Channel) -> None:
+        assert self._client is not None
+        connect = {"iopub": self._client.connect_iopub, "shell": self._client.connect_shell, "control": self._client.connect_control}[name]
+        socket = connect()
+        socket.linger = 0
+        pump = asyncio.create_task(self._pump(socket, getattr(self, TAKERS[name])), name=f"kernel {self.process.pid} {name}")
+        self._channels[name] = (socket, pump)
+
+    def _close_channel(self, name: Channel) -> None:
+        socket, pump = self._channels.pop(name)
+        pump.cancel()
+        socket.close()
+
+    def _send(self, channel: Channel, kind: str, content: dict[str, Any]) -> str:
+        """Sends a request; returns the number that its answers carry."""
+        assert self._client is not None
+        message = self._client.session.send(self._channels[channel][0], kind, content)
+        assert message is not None
+        return str(message["header"]["msg_id"])
 
     async def _pump(self, socket: Any, take: Callable[[str, str, bytes], None]) -> None:
         assert self._client is not None
@@ -220,9 +251,9 @@ class KernelConnection:
                     continue
                 kind = json.loads(header)["msg_type"]
                 number = json.loads(parent).get("msg_id", "")
-            except (ValueError, KeyError, AttributeError):
-                continue  # not a message; whoever can write to the socket may say anything
-            take(kind, number, content)
+                take(kind, number, content)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # not a message: cells can write to the kernel's sockets, and say anything
 
     def _take_shown(self, kind: str, number: str, content: bytes) -> None:
         self._heard.set()

@@ -4,15 +4,14 @@ set +H +o history
 PS1= PS2= PS0=
 unset PROMPT_COMMAND HISTFILE MAIL MAILCHECK TMOUT
 shopt -u checkwinsize
-__rs_done= __rs_text=
+__rs_done= __rs_text= __rs_rc=0
 
-# Loads the command's text and prints the fence before its output. Leaves $? as it was.
+# Loads the command's text and prints the fence before its output; gives it the $? of the command before.
 __rs_begin() {
-    local rc=$?
     IFS= builtin read -r -d '' __rs_text <"$__rs_dir/command"
     builtin export -n __rs_text
     builtin printf '\001\002%ss\003' "$1" >/dev/tty
-    return "$rc"
+    return "$__rs_rc"
 }
 
 # Reports exit code and folder on the control pipe, then prints the fence after the output. A second call with the same number does nothing.
@@ -20,7 +19,7 @@ __rs_end() {
     local rc=$?
     builtin set +ev
     [[ $1 == "$__rs_done" ]] && return "$rc"
-    __rs_done=$1
+    __rs_done=$1 __rs_rc=$rc
     builtin printf '%s\0%s\0%s\0\0' "$1" "$rc" "${PWD-}" >&198
     builtin printf '\001\002%se\003' "$1" >/dev/tty
     return "$rc"

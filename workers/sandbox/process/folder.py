@@ -21,6 +21,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -35,6 +36,8 @@ from workers.sandbox.process.identity import ProcessIdentity, machine_boot
 from workers.sandbox.spec import Limits, SandboxOwner, SandboxSpec
 
 NEW_PREFIX, TRASH_PREFIX = ".new-", ".trash-"
+SANDBOX_ID = re.compile(r"[0-9a-f]{10}-[0-9]+-[0-9a-f]{6}")
+"""Hash of the job, attempt that made it, chance. Other names in a scratch folder are not ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +252,7 @@ def job_prefix(job_id: str) -> str:
 def sandbox_paths(scratch: Path, prefix: str = "") -> list[Path]:
     """Folders of complete sandboxes, those of one job or all."""
     try:
-        return sorted(path for path in scratch.iterdir() if path.name.startswith(prefix) and not path.name.startswith("."))
+        return sorted(path for path in scratch.iterdir() if path.name.startswith(prefix) and SANDBOX_ID.fullmatch(path.name))
     except FileNotFoundError:
         return []
 

@@ -112,6 +112,7 @@ class Holder:
     """The loop: requests from the worker, ends of children."""
 
     def __init__(self, library: str, worker_pid: int, children_file: str) -> None:
+        self.pid = os.getpid()
         self.library = library
         self.control = socket.socket(fileno=os.dup(0))
         null = os.open(os.devnull, os.O_RDWR)
@@ -295,20 +296,24 @@ class Holder:
             prepare = self.prepare(request)
 
             def in_the_child() -> None:
+                os.chdir(request["cwd"])
                 prepare()
                 for place in places:
                     os.set_inheritable(place, True)
 
             terminal = PtyProcess.spawn(
                 request["argv"],
-                cwd=request["cwd"],
                 env=request["env"],
                 echo=False,
                 preexec_fn=in_the_child,
                 dimensions=(request["rows"], request["columns"]),
                 pass_fds=places,
             )
+        except Exception as error:  # ptyprocess hands on the child's by name and text
+            raise OSError(getattr(error, "errno", None) or errno.ENOENT, str(error)) from error
         finally:
+            if os.getpid() != self.pid:
+                os._exit(126)  # an exception of the child that ptyprocess let through: there must not be two of us
             for place in parked:
                 os.close(place)
         master = os.dup(terminal.fd)
@@ -357,7 +362,7 @@ class Holder:
         pause = 0.001
         for _ in range(20):
             table = process_table()
-            mine = [process for process in below(os.getpid(), table) if process.session == root or process.pid in known]
+            mine = [process for process in below(self.pid, table) if process.session == root or process.pid in known]
             mine += [process for process in below(root, table) if process not in mine]
             alive = [process for process in mine if process.state not in (b"Z", b"X")]
             if not alive:
@@ -384,7 +389,7 @@ class Holder:
         """Returns when not one descendant is left. There is no giving up: a lease that is free must mean what it says."""
         if grace_s > 0:
             if LINUX:
-                descendants = below(os.getpid(), process_table())
+                descendants = below(self.pid, process_table())
                 for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCONT):
                     for process in descendants:
                         signal_exactly(process, number)
@@ -397,7 +402,7 @@ class Holder:
         pause = 0.001
         while self.reap():
             if LINUX:
-                self.kill_all_of(below(os.getpid(), process_table()), signal.SIGKILL)
+                self.kill_all_of(below(self.pid, process_table()), signal.SIGKILL)
             else:
                 self.signal_groups(signal.SIGKILL)
             select.select([self.wake], [], [], pause)

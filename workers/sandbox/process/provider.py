@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,6 +17,7 @@ from typing import Self
 import structlog
 import zmq.asyncio
 
+from pipeline.folders import make_private_folder, socket_path
 from workers.sandbox.base import Probe
 from workers.sandbox.errors import SandboxError, SandboxGone, SandboxStartError, StaleAttempt
 from workers.sandbox.kernel_connection import kernel_context
@@ -28,10 +28,8 @@ from workers.sandbox.process.teardown import tear_down, tear_down_now
 from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec
 
 BACKEND = "process"
-MAX_SOCKET_PATH = 103
-"""Bytes that fit into a Unix socket's address on every system (Linux takes 107, macOS 103)."""
-SOCKET_NAME_BYTES = 60
-"""The longest path below the run folder: id, kernel folder of a named kernel, socket."""
+LONGEST_SOCKET = "0123456789-1234567890-012345/k-0123456789abcdef/01234567-1"
+"""Below the run folder: id of the sandbox, folder of a named kernel, socket."""
 MIN_FREE_BYTES = 256 * 1024 * 1024
 """Below this a new sandbox would only fill the disk for those that run."""
 
@@ -43,7 +41,7 @@ class ProcessSandboxes:
 
     Args:
         scratch_dir: where sandboxes live; on a disk of this node.
-        run_dir: where their sockets live; short. Both are made when missing, and must belong to this user alone.
+        run_dir: where their sockets live; short. Both are made when missing, and only this user may enter them.
         node: name of this node; handles of other nodes are refused.
         accept_untrusted: serve specs that ask for isolation although there is none. For development.
     """
@@ -58,14 +56,11 @@ class ProcessSandboxes:
         self._context: zmq.asyncio.Context | None = None
         self._attached: set[ProcessSandbox] = set()
         self._abandoned: set[asyncio.Task[None]] = set()
-        longest = len(os.fsencode(self.run_dir)) + SOCKET_NAME_BYTES
-        if longest > MAX_SOCKET_PATH:
-            raise ValueError(
-                f"run_dir {self.run_dir} is too long for sockets below it: at most {MAX_SOCKET_PATH - SOCKET_NAME_BYTES} bytes"
-            )
+        socket_path(self.run_dir, LONGEST_SOCKET)  # too long is said now, not when the first kernel starts
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self._prepare_folders)
+        for folder in (self.scratch_dir, self.run_dir):
+            await asyncio.to_thread(make_private_folder, folder)
         self._context = kernel_context()
         log.warning(
             "process_sandbox_has_no_walls",
@@ -194,13 +189,6 @@ class ProcessSandboxes:
         if free < MIN_FREE_BYTES:
             raise SandboxStartError(BACKEND, f"{self.scratch_dir} has {free:,} bytes left, at least {MIN_FREE_BYTES:,} are wanted")
         return SandboxFolder.create(self.scratch_dir, self.run_dir, spec, owner, backend=BACKEND, node=self.node)
-
-    def _prepare_folders(self) -> None:
-        for folder in (self.scratch_dir, self.run_dir):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = folder.stat()
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
-                raise SandboxStartError(BACKEND, f"{folder} must belong to this user and be writable by nobody else", retryable=False)
 
 
 async def _undo(making: asyncio.Task[ProcessSandbox], *, parks: bool) -> None:

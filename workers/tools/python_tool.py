@@ -1,0 +1,77 @@
+"""The tool `python`: cells in the sandbox's IPython, whose variables stay between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pipeline.messages import Json
+from workers.sandbox.base import DEFAULT_OUTPUT_BYTES, Kernel
+from workers.sandbox.results import KernelResult
+from workers.tools.base import ToolResult
+
+NO_OUTPUT = "(no output)"
+FRESH = "[This ran in a new Python: the variables of earlier calls are gone.]"
+INCOMPLETE = "[Some of the output was lost.]"
+
+
+class PythonTool:
+    """Runs Python code. The model reads what a notebook would show: prints, the last value, tracebacks.
+
+    A failed sandbox raises `SandboxError`; a Python that the code itself brought down is told to the model.
+    """
+
+    name = "python"
+    description = (
+        "Run Python code in a persistent IPython session. Variables and imports stay between calls. "
+        "Prints and the value of the last expression are returned. There is no input."
+    )
+    parameters: ClassVar[Json] = {
+        "type": "object",
+        "properties": {"code": {"type": "string", "description": "The Python code to run."}},
+        "required": ["code"],
+    }
+
+    def __init__(self, kernel: Kernel, *, max_output_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
+        self._kernel = kernel
+        self._max_output_bytes = max_output_bytes
+
+    async def __call__(self, arguments: Mapping[str, object], *, timeout_s: float) -> ToolResult:
+        """Runs the code; see `Kernel.run` for what the time limit does.
+
+        Raises:
+            SandboxError: the sandbox failed, not the code.
+        """
+        result = await self._kernel.run(str(arguments["code"]), timeout_s=timeout_s, max_output_bytes=self._max_output_bytes)
+        return ToolResult(
+            text=model_text(result, timeout_s),
+            is_error=result.status != "ok",
+            details={
+                "status": result.status,
+                "error": result.error_name,
+                "state_lost": result.state_lost,
+                "truncated_bytes": result.truncated_bytes,
+                "took_s": round(result.took_s, 3),
+            },
+        )
+
+
+def model_text(result: KernelResult, timeout_s: float) -> str:
+    """What the model reads: the output, and in brackets what happened to its session."""
+    parts = [
+        FRESH if result.fresh_kernel else "",
+        result.output.rstrip("\n"),
+        INCOMPLETE if result.incomplete else "",
+        _fate(result, timeout_s),
+    ]
+    return "\n".join(filter(None, parts)) or NO_OUTPUT
+
+
+def _fate(result: KernelResult, timeout_s: float) -> str:
+    if result.status == "timeout" and not result.state_lost:
+        return f"[Interrupted: it ran longer than {timeout_s:g} s. Variables are kept.]"
+    if result.status == "timeout":
+        return f"[Killed: it ran longer than {timeout_s:g} s and did not react to an interrupt. All variables are lost.]"
+    if result.state_lost:
+        return "[Python has ended. All variables are lost; the next call starts a new one.]"
+    return ""

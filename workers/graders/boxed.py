@@ -33,9 +33,8 @@ def last_boxed(text: str) -> str | None:
     end = openings[-1].end() + len(content)
     for outer in reversed(openings[-1 - MAX_NESTING : -1]):
         wider = _closed(text, outer.end())
-        if wider is None or outer.end() + len(wider) < end:
-            break  # boxes nest properly: what does not reach around the last one is an earlier answer, and so are those before it
-        content, end = wider, outer.end() + len(wider)
+        if wider is not None and outer.end() + len(wider) >= end:
+            content, end = wider, outer.end() + len(wider)
     return content
 
 

@@ -25,6 +25,7 @@ from workers.graders.math_answer.words import (
     is_not_a_number,
     is_words,
     number_in_words,
+    opened,
     plain_text,
 )
 
@@ -34,9 +35,13 @@ MAX_ANSWER_CHARS = 1_000
 """A longer answer is read only when it is a plain number or the reference is as long; no honest answer needs more."""
 
 _LONG_NUMBER = re.compile(r"^([+-]?)\s*0*(\d[\d, ]*)$")
+_DECIMAL = re.compile(r"^\s*[+-]?\d*\.\d+\s*$")
+_HALF_DAY = re.compile(r"\b([ap])\.\s?m\b\.?")
 _PLAIN_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{4,}")
 _SETS_IN_WORDS = {"no solution": "empty", "all reals": "R"}
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-z]+\*?\}")
+_A_WORD = re.compile(r"[a-z]{2,}")
+_FORMULA = re.compile(r"[\\{}^_=+*]")
 _BLANKS = re.compile(r"\s+")
 
 
@@ -58,7 +63,7 @@ def compare_answers(gold: str, answer: str, tolerance: Tolerance = STRICT) -> De
     longest = max(MAX_ANSWER_CHARS, 2 * len(gold))
     if is_not_a_number(answer[:MAX_ANSWER_CHARS]):
         return Decision("different", "not_a_number")
-    if len(answer) > longest:
+    if len(answer) > longest and not _DECIMAL.match(answer):
         numbers = _long_number(gold), _long_number(answer)
         if None not in numbers:
             return _decided(numbers[0] == numbers[1], "digits")
@@ -66,7 +71,7 @@ def compare_answers(gold: str, answer: str, tolerance: Tolerance = STRICT) -> De
     gold_text, answer_text = surface(gold), surface(answer)
     if not answer_text:
         return Decision("unreadable", "empty")
-    if _BLANKS.sub("", gold_text) == _BLANKS.sub("", answer_text):
+    if _BLANKS.sub("", gold_text) == _BLANKS.sub("", answer_text) or _same_phrase(gold_text, answer_text):
         return Decision("same", "same_text")
     by_words = _compare_words(gold_text, answer_text)
     if by_words is not None:
@@ -75,6 +80,12 @@ def compare_answers(gold: str, answer: str, tolerance: Tolerance = STRICT) -> De
     if None not in numbers and max(len(text) for text in (gold_text, answer_text)) > 40:
         return _decided(numbers[0] == numbers[1], "digits")
     return _compare_shapes(gold_text, answer_text, tolerance)
+
+
+def _same_phrase(gold: str, answer: str) -> bool:
+    """Whether both are the same words and numbers, however they are set: a date, a time of day. Formulas are no phrases."""
+    phrases = [_HALF_DAY.sub(r"\1m", opened(text).lower()) for text in (gold, answer)]
+    return phrases[0] == phrases[1] and _A_WORD.search(phrases[0]) is not None and _FORMULA.search(phrases[0]) is None
 
 
 def _decided(same: bool, reason: str) -> Decision:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from workers.graders.math_answer.expression import Node, key, num, symbols, walk
+from workers.graders.math_answer.expression import Node, key, num, replaced, symbols, walk
 from workers.graders.math_answer.values import Evaluator, LeavesReals, Undefined, exact
 
 MIN_SIGNIFICANT = 8
@@ -56,6 +56,7 @@ def same_value(gold: Node, answer: Node, tolerance: Tolerance = STRICT) -> bool 
     """Whether `answer` is worth what `gold` is, under any honest reading of percent signs, degree signs and bare logarithms."""
     if key(gold) == key(answer):
         return True
+    answer = _imaginary_as_in(gold, answer)
     infinite = _sign_of_infinity(gold), _sign_of_infinity(answer)
     if infinite != (0, 0):
         return infinite[0] == infinite[1]
@@ -233,6 +234,14 @@ def _points(names: list[str], ranges: Sequence[tuple[float, float]]) -> list[Poi
         {name: context.mpf(low) + context.mpf(high - low) * zlib.crc32(f"{place}/{name}".encode()) / 2**32 for name in names}
         for place, (low, high) in enumerate(ranges)
     ]
+
+
+def _imaginary_as_in(gold: Node, answer: Node) -> Node:
+    """The answer with `I` or `j` for the imaginary unit, as programs write it, where the reference has that unit and no such variable."""
+    others = symbols(answer) - symbols(gold)
+    if others.isdisjoint(("I", "j")) or not any(part.op == "const" and part.name == "i" for part in walk(gold)):
+        return answer
+    return replaced(answer, {name: Node("const", name="i") for name in others & {"I", "j"}})
 
 
 def _sign_of_infinity(node: Node) -> int:

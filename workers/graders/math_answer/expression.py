@@ -56,11 +56,16 @@ def symbols(node: Node) -> frozenset[str]:
 
 def renamed(node: Node, names: dict[str, str]) -> Node:
     """The tree with variables renamed at once, as between f(x) and f(t)."""
+    return replaced(node, {old: Node("sym", name=new) for old, new in names.items()})
+
+
+def replaced(node: Node, by: dict[str, Node]) -> Node:
+    """The tree with variables replaced, all at once."""
     if node.op == "sym":
-        return Node("sym", name=names.get(node.name, node.name))
+        return by.get(node.name, node)
     if not node.args:
         return node
-    return Node(node.op, tuple(renamed(arg, names) for arg in node.args), node.name, node.number, node.decimals, node.significant)
+    return Node(node.op, tuple(replaced(arg, by) for arg in node.args), node.name, node.number, node.decimals, node.significant)
 
 
 def with_signs(node: Node, plus: bool) -> Node:

@@ -40,7 +40,7 @@ def parse_expression(tokens: list[Token]) -> Node:
     parser = _Parser(tokens)
     node = parser.sum()
     if parser.at < len(tokens):
-        raise Unreadable(f"{tokens[parser.at].text!r} does not fit where it stands", final=tokens[parser.at].kind == "text")
+        raise Unreadable(f"{tokens[parser.at].text!r} does not fit where it stands", final=tokens[parser.at].kind in ("text", "sep"))
     return node
 
 
@@ -224,7 +224,7 @@ class _Parser:
             self.expect(token.text)
             node = Node("fn", (node,), "abs")
         else:
-            raise Unreadable(f"{token.text!r} begins no expression", final=token.kind == "text")
+            raise Unreadable(f"{token.text!r} begins no expression", final=token.kind in ("text", "sep"))
         return self.shallower(node)
 
     def number(self, token: Token, single: bool) -> Node:

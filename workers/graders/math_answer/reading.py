@@ -27,15 +27,17 @@ from workers.graders.math_answer.tokens import Token
 from workers.graders.math_answer.units import Unit, is_known_unit, read_unit
 from workers.graders.math_answer.unreadable import Unreadable
 
-MAX_ITEMS = 200
-"""A list of more items is refused: comparing two unordered lists takes the square of that."""
-_MAX_NESTING = 20
+MAX_ITEMS = 60
+"""A list of more items is refused: comparing two sets takes the square of that."""
+_MAX_NESTING = 12
 
 _OPENERS = frozenset(("(", "[", "{", r"\{", "langle", "lfloor", "lceil"))
 _CLOSERS = frozenset((")", "]", "}", r"\}", "rangle", "rfloor", "rceil"))
 _SIGNS = {"=": "=", "<": "<", ">": ">", "le": "le", "ge": "ge", "ne": "ne", "approx": "approx", "in": "in", "sim": "approx", "equiv": "="}
 _JOINED = {("<", "="): "le", (">", "="): "ge", (":", "="): "=", ("=", "="): "=", ("=", ">"): "Rightarrow"}
 _MATRICES = frozenset(("matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array"))
+_LINES = frozenset(("aligned", "align", "gathered", "gather", "split"))
+"""Environments that only set several lines below each other."""
 _CURRENCIES = {"dollars": "dollar", "euro": "euro", "pounds": "pounds sterling", "yen": "yen"}
 _LEADS = frozenset((
     "answer", "the answer is", "answer:", "the answer is:", "answer is", "therefore", "so", "thus", "hence", "approximately",
@@ -110,6 +112,8 @@ class _Reader:
         self._nesting += 1
         if self._nesting > _MAX_NESTING:
             raise Unreadable("nested too deeply", final=True)
+        if len(tokens) > 1 and tokens[0].kind == "env" and tokens[0].text in _LINES and tokens[-1].kind == "endenv":
+            tokens = _lines_as_items([token for token in tokens[1:-1] if not _is(token, "&")])
         steps, _ = _split(tokens, lambda token: _is(token, "Rightarrow"))
         parts, cuts = _split(steps[-1], _is_comma)
         if len(parts) > MAX_ITEMS:
@@ -175,7 +179,14 @@ class _Reader:
         return Relation(tuple(self.quantity(part) for part in usable), ("=",) * (len(usable) - 1))
 
     def value(self, tokens: list[Token]) -> Answer:
-        tokens = _without_lead(tokens)
+        self._nesting += 1
+        if self._nesting > _MAX_NESTING:
+            raise Unreadable("nested too deeply", final=True)
+        answer = self.shape(_without_lead(tokens))
+        self._nesting -= 1
+        return answer
+
+    def shape(self, tokens: list[Token]) -> Answer:
         for operation in ("cup", "cap", "setminus"):
             parts, cuts = _split(tokens, lambda token, name=operation: _is(token, name))  # type: ignore[misc]  # a default binds the name
             if cuts:
@@ -237,6 +248,8 @@ class _Reader:
                 return self.whole(described[1])
             raise Unreadable("a set described in a way not known here")
         parts, _ = _split(inner, _is_comma)
+        if len(parts) > MAX_ITEMS:
+            raise Unreadable(f"more than {MAX_ITEMS} items", final=True)
         return Listing("set", tuple(self.value(part) for part in parts if part))
 
     def ratio(self, parts: list[list[Token]]) -> Answer:
@@ -354,11 +367,22 @@ class _Reader:
         return len(token.text) >= 4 or (after_number and (is_known_unit(token.text) or (len(token.text) == 3 and token.spaced)))
 
 
+def _lines_as_items(tokens: list[Token]) -> list[Token]:
+    """Lines below each other as a list; a line that begins with a sign of relation goes on with the one above."""
+    items: list[Token] = []
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        if not _is(token, "\\\\"):
+            items.append(token)
+        elif following is not None and not _is_relation(following):
+            items.append(Token("op", ","))
+    return items
+
+
 def _phrase(tokens: list[Token]) -> str:
     """The tokens of a unit as plain text."""
     parts: list[str] = []
     over = False
-    for token in tokens:
+    for before, token in zip([None, *tokens], tokens, strict=False):
         if token.kind == "command" and token.text == "frac":
             over = True
         elif over and token.text == "}" and "/" not in parts:
@@ -367,11 +391,15 @@ def _phrase(tokens: list[Token]) -> str:
             parts.append(" ")
         elif token.kind == "command" and token.text in ("cdot", "times"):
             parts.append("*")
+        elif token.kind == "number" and before is not None and before.kind == "run" and not token.spaced and len(token.text) == 1:
+            parts.append(f"^{token.text}")  # cm2
+        elif token.kind == "number" and (before is None or before.text not in ("^", "-", "{")):
+            parts.append("?")  # another number, as in 5 feet 3 inches
         elif token.kind in ("text", "run", "sym", "number") or _is(token, "^", "/", "*", "-", "."):
             parts.append(f" {token.text} " if token.kind in ("text", "run", "sym") else token.text)
         else:
             parts.append("?")
-    return " ".join("".join(parts).split()).replace("^ ", "^")
+    return " ".join("".join(parts).split()).replace(" ^", "^").replace("^ ", "^")
 
 
 def _without_lead(tokens: list[Token]) -> list[Token]:

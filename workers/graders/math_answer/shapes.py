@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from workers.graders.math_answer.answer import (
     Answer,
@@ -190,6 +190,8 @@ class _Comparison:
             return self.quantities(gold, answer)
         if isinstance(gold, Listing) and isinstance(answer, Listing):
             return self.listings(gold, answer)
+        if isinstance(gold, Quantity) and isinstance(answer, Listing) and answer.kind == "bare":
+            return _both(*(self.same(gold, item) for item in answer.items))  # 1/2 or 0.5: said twice, not hedged
         for listing, single in ((gold, answer), (answer, gold)):
             if isinstance(listing, Listing) and len(listing.items) == 1 and listing.kind in ("set", "bare"):
                 return self.same(listing.items[0], single) if listing is gold else self.same(single, listing.items[0])
@@ -214,27 +216,26 @@ class _Comparison:
         """Each of one with one of the other, in any order; a value that stands twice must stand twice."""
         if len(gold) != len(answer):
             return False
-        left = list(answer)
+        gold, left = _without_matches(gold, answer)
         undecided = False
         for item in gold:
-            verdicts = [self.same(item, other) for other in left]
-            if True in verdicts:
-                left.pop(verdicts.index(True))
-            elif None in verdicts:
-                undecided = True
+            verdicts = []
+            for other in left:
+                verdicts.append(self.same(item, other))
+                if verdicts[-1]:
+                    left.pop(len(verdicts) - 1)
+                    break
             else:
-                return False
+                if None not in verdicts:
+                    return False
+                undecided = True
         return None if undecided else True
 
     def as_sets(self, gold: Sequence[Answer], answer: Sequence[Answer]) -> Verdict:
-        def covered(items: Sequence[Answer], by: Callable[[Answer], list[Verdict]]) -> Verdict:
-            found = [by(item) for item in items]
-            return _both(*(True if True in verdicts else None if None in verdicts else False for verdicts in found))
-
-        return _both(
-            covered(gold, lambda item: [self.same(item, other) for other in answer]),
-            covered(answer, lambda item: [self.same(other, item) for other in gold]),
-        )
+        """Each of one is somewhere in the other, and the other way round."""
+        table = [[self.same(item, other) for other in answer] for item in gold]
+        lines = [*table, *([row[place] for row in table] for place in range(len(answer)))]
+        return _both(*(True if True in line else None if None in line else False for line in lines))
 
     def grids(self, gold: Answer, answer: Answer) -> Verdict:
         if isinstance(gold, Grid) and isinstance(answer, Grid):
@@ -298,6 +299,20 @@ def _spread(answer: Answer) -> tuple[Answer, Answer]:
             )
             return first, second
     return answer, answer
+
+
+def _without_matches(gold: Sequence[Answer], answer: Sequence[Answer]) -> tuple[list[Answer], list[Answer]]:
+    """Both without what is the same in both to the letter; keeps long lists from taking the square of their length."""
+    waiting: dict[Answer, int] = {}
+    for item in answer:
+        waiting[item] = waiting.get(item, 0) + 1
+    rest: list[Answer] = []
+    for item in gold:
+        if waiting.get(item, 0):
+            waiting[item] -= 1
+        else:
+            rest.append(item)
+    return rest, [item for item, count in waiting.items() for _ in range(count)]
 
 
 def _renamed(answer: Answer, names: dict[str, str]) -> Answer:

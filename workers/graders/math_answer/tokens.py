@@ -110,7 +110,7 @@ def tokenize(text: str, spelling: Spelling = Spelling()) -> list[Token]:
             at = _command(text, at, piece[1:], spaced, tokens)
         elif kind == "run":
             tokens.extend(cut_run(piece, spaced))
-        elif piece == '"' or piece == "`" or piece == "\\" or piece == "#" or piece == "@":
+        elif piece == "?" or piece == '"' or piece == "`" or piece == "\\" or piece == "#" or piece == "@":
             raise Unreadable(f"{piece!r} is no mathematics", final=True)
         elif not piece.isascii() and piece.isalpha():
             tokens.append(Token("sym", piece, spaced))

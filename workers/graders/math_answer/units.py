@@ -58,7 +58,7 @@ _PLURALS = {
 _CASED = {"M", "S", "G", "T", "H"}
 """Capitals that are no spelling of the small unit letter."""
 
-_PIECE = re.compile(r"([A-Za-z¢]+)\.?|\^?\{?(-?\d+)\}?|([/*·])|(\s+)|(.)")
+_PIECE = re.compile(r"([A-Za-z¢]+)\.?|\^\s*\{?(-?\d+)\}?|([/*·])|(\s+)|(.)")
 _DOUBTFUL = frozenset((
     "not", "or", "maybe", "perhaps", "probably", "wrong", "incorrect", "if", "unless", "except", "plus", "minus", "more", "less",
     "fewer", "times", "than", "but", "possibly", "either", "neither", "nor", "nan", "no", "at", "least", "most", "between", "from",

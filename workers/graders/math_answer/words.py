@@ -14,7 +14,7 @@ _LEAD = re.compile(
 )
 _ARTICLES = frozenset(("the", "a", "an"))
 _CHOICE_ALONE = re.compile(r"^\(?\s*([A-Za-z])\s*\)?[.:)]?$")
-_CHOICE_LED = re.compile(r"^(?:\(\s*([A-J])\s*\)|([A-J])\s*[.:)\u2013\-])\s*(\S.*)$", re.DOTALL)
+_CHOICE_LED = re.compile(r"^(?:\(\s*([A-J])\s*\)|([A-J])\s*[.:)(\u2013\-])\s*(\S.*)$", re.DOTALL)
 _CHOICE_NAMED = re.compile(r"^(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)(?:\s+is)?\s*:?\s*)\(?([A-J])\)?[.:]?$", re.IGNORECASE)
 _OTHER_CHOICE = re.compile(r"(?<![A-Za-z])(?:\(([A-J])\)|([A-J])\s*[.:)])|\b(?:or|and)\s+\(?([A-J])\)?(?![A-Za-z])")
 _CHOICES = re.compile(r"^[A-J](?:\s*(?:,|and|&|;)\s*[A-J])+$|^[A-J]{2,6}$")
@@ -42,24 +42,24 @@ _NEVER = frozenset(("nan", "not a number", "null", "none type", "n/a"))
 
 def plain_text(surfaced: str) -> str:
     """The words of an answer, lower case, without commands, punctuation, articles and an opening such as `the answer is`."""
+    text = _PUNCTUATION.sub(" ", _COMMANDS_LEFT.sub(lambda command: f" {command.group()[1:]} ", opened(surfaced))).strip().lower()
+    text = " ".join(word for word in _LEAD.sub("", text).split() if word not in _ARTICLES)
+    return _SAME.get(text, text)
+
+
+def opened(surfaced: str) -> str:
+    r"""The answer with `\text{...}` and the like opened, nested ones too; all other signs stay."""
     text = surfaced
     for _ in range(4):
         text, changed = _UPRIGHT.subn(r" \1 ", text)
         if not changed:
             break
-    text = _PUNCTUATION.sub(" ", _COMMANDS_LEFT.sub(lambda command: f" {command.group()[1:]} ", text)).strip().lower()
-    text = " ".join(word for word in _LEAD.sub("", text).split() if word not in _ARTICLES)
-    return _SAME.get(text, text)
+    return " ".join(text.split())
 
 
 def without_wrapping(surfaced: str) -> str:
-    r"""The answer with `\text{...}` and the like opened; its own letters and signs stay."""
-    text = surfaced
-    for _ in range(4):
-        text, changed = _UPRIGHT.subn(r"\1", text)
-        if not changed:
-            break
-    return " ".join(text.replace("{", " ").replace("}", " ").split())
+    """The answer opened and without any braces: for looking at words and letters, never for comparing formulas."""
+    return " ".join(opened(surfaced).replace("{", " ").replace("}", " ").split())
 
 
 def is_words(surfaced: str) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from tests.contract.llm.conftest import PROMPT, a_request
 from workers.llm import VllmBackend
 from workers.llm.scripted.__main__ import build, parse
+from workers.llm.tokenizer import load
 
 
 async def _serve(*arguments: str) -> tuple[asyncio.subprocess.Process, str]:
@@ -39,10 +40,28 @@ async def test_it_says_its_address_serves_and_ends_on_sigterm(tmp_path: Path, ov
         process.send_signal(signal.SIGTERM)
         code = await asyncio.wait_for(process.wait(), 10)
 
-    from workers.llm.tokenizer import load
-
     assert "\\boxed{7}" in load().decode(result.output_ids)
     assert code == 0
+
+
+async def test_it_ends_with_the_process_that_started_it() -> None:
+    reading, writing = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "workers.llm.scripted",
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "ROLLSTREAM_PARENT_FD": str(reading)},
+        pass_fds=(reading,),
+    )
+    os.close(reading)
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        assert (await process.stdout.readline()).startswith(b"http://127.0.0.1:")
+
+    os.close(writing)
+
+    assert await asyncio.wait_for(process.wait(), 10) == 0
 
 
 def test_a_key_comes_from_a_file(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """`python -m workers.llm.scripted`: the scripted server as a process. Its first line of output is its address.
 
-SIGTERM or SIGINT ends it.
+SIGTERM or SIGINT ends it, and so does the end of the process that started it, when that passed the reading end of a pipe as
+`ROLLSTREAM_PARENT_FD`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,6 +21,9 @@ from workers.llm.scripted.policy import PolicyOptions
 from workers.llm.scripted.problems import read_problems
 from workers.llm.scripted.server import ScriptedServer, serve_until
 from workers.llm.tokenizer import load
+
+PARENT_FD = "ROLLSTREAM_PARENT_FD"
+"""As in `pipeline.process`, which knows Redis and so is not for us."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -93,6 +98,14 @@ async def run(server: ScriptedServer) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if os.environ.get(PARENT_FD):
+        pipe = int(os.environ[PARENT_FD])
+
+        def on_end() -> None:
+            loop.remove_reader(pipe)
+            stop.set()
+
+        loop.add_reader(pipe, on_end)
 
     def ready(url: str) -> None:
         sys.stdout.write(url + "\n")

@@ -11,7 +11,9 @@ from workers.llm import chatml
 _MESSAGE = re.compile(re.escape(chatml.OPEN) + r"(\w+)\n(.*?)(" + re.escape(chatml.CLOSE) + r"|\Z)", re.DOTALL)
 _RESPONSE = re.compile(re.escape(chatml.RESPONSE_OPEN) + r"\n?(.*?)\n?" + re.escape(chatml.RESPONSE_CLOSE), re.DOTALL)
 _TOOLS = re.compile(r"<tools>\n(.*?)\n</tools>", re.DOTALL)
-_FAILED = re.compile(r"Traceback|Error\b|^\s*error|timed out|not valid JSON|cut off|no tool", re.IGNORECASE | re.MULTILINE)
+_FAILED = re.compile(
+    r"Traceback|Error\b|^\s*error|timed out|interrupted|killed|not valid JSON|cut off|no tool", re.IGNORECASE | re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -334,7 +334,7 @@ def _history(path: Path) -> Iterator[ModuleType | None]:
 
 
 def _run_installed(program: str, address: RedisAddress, argv: list[str]) -> int:
-    """Runs an installed client to its end. Ctrl-C is for it alone."""
+    """Runs an installed client to its end. Ctrl-C is for it alone; who ends us ends it."""
     parts = urlsplit(address.url)
     if parts.scheme == "unix":
         where = ["-s", unquote(parts.path)]
@@ -342,9 +342,15 @@ def _run_installed(program: str, address: RedisAddress, argv: list[str]) -> int:
         where = ["-h", parts.hostname or "127.0.0.1", "-p", str(parts.port or 6379), *(["--tls"] if parts.scheme == "rediss" else [])]
     user = ["--user", unquote(parts.username)] if parts.username else []
     secret = {} if address.password is None else {"REDISCLI_AUTH": address.password, "VALKEYCLI_AUTH": address.password}
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        command = [program, *where, *user, "-n", str(_database(address)), *argv]
-        return subprocess.run(command, env={**os.environ, **secret}, check=False).returncode
-    finally:
-        signal.signal(signal.SIGINT, before)
+    command = [program, *where, *user, "-n", str(_database(address)), *argv]
+    with subprocess.Popen(command, env={**os.environ, **secret}) as client:
+        before = {
+            signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+            **{number: signal.signal(number, lambda *_: client.terminate()) for number in (signal.SIGTERM, signal.SIGHUP)},
+        }
+        try:
+            code = client.wait()
+            return code if code >= 0 else 128 - code
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -169,7 +169,7 @@ class RedisService:
                 self._say(f"the server serves again (pid {status.pid})")
             case State.STARTING if status.was_ready:
                 self._say(f"{status.reason}\nit is started again")
-            case State.BACKING_OFF if status.was_ready:
+            case State.BACKING_OFF if not status.cannot_start:
                 self._say(f"{status.reason}\nit is started again after a pause")
             case State.BACKING_OFF:  # it was tried twice
                 self._say(f"the server does not start: {status.reason}")

@@ -46,7 +46,9 @@ class ServerStatus:
     reason: str = ""
     """Why it ended last, in words; empty when it never did."""
     was_ready: bool = False
-    """Whether it ever served under this keeper: one that never did has a fault that waiting does not mend."""
+    """Whether it ever served under this keeper."""
+    cannot_start: bool = False
+    """It ended by itself before it ever served: a fault that waiting does not mend. Being killed is none."""
 
     def to_message(self) -> dict[str, object]:
         """As it goes over the wire."""
@@ -62,6 +64,7 @@ class ServerStatus:
             starts=int(fields["starts"]),
             reason=str(fields["reason"]),
             was_ready=bool(fields["was_ready"]),
+            cannot_start=bool(fields.get("cannot_start", False)),
         )
 
 

@@ -170,21 +170,22 @@ class Keeper:
 
 def _own_instance(places: DataPlaces, options: ServerOptions) -> FileLock:
     """The instance lock. A predecessor that is ending is waited for; a server whose keeper and guard were both killed is asked to end."""
+
+    def end_orphan() -> None:
+        sockets = places.linked_sockets()
+        if sockets is not None and _is_listening(sockets.control):
+            raise EmbeddedServerError(f"{places.data_dir} has a keeper already, at {sockets.control}")
+        if sockets is not None:
+            ask_to_stop(Endpoint(address=sockets.server))
+
     lock = FileLock(places.instance_lock)
-    if lock.lock_within(Mode.EXCLUSIVE, _PATIENCE_S):
-        return lock
-    sockets = places.linked_sockets()
-    if sockets is not None and _is_listening(sockets.control):
-        raise EmbeddedServerError(f"{places.data_dir} has a keeper already, at {sockets.control}")
-    if sockets is not None:
-        ask_to_stop(Endpoint(address=sockets.server))
-    lock = FileLock(places.instance_lock)
-    if lock.lock_within(Mode.EXCLUSIVE, options.stop_grace_s + _LOCK_MARGIN_S):
-        return lock
-    raise EmbeddedServerError(
-        f"{places.data_dir} is in use by a server that this process cannot reach (`rollstream redis serve`, or one in another container): "
-        "connect to that one, end it, or use another data directory"
-    )
+    patience_s = _PATIENCE_S + options.stop_grace_s + _LOCK_MARGIN_S
+    if not lock.lock_within(Mode.EXCLUSIVE, patience_s, nudge=end_orphan, nudge_after_s=_PATIENCE_S):
+        raise EmbeddedServerError(
+            f"{places.data_dir} is in use by a server that this process cannot reach (`rollstream redis serve`, or one in another "
+            "container): connect to that one, end it, or use another data directory"
+        )
+    return lock
 
 
 def _listen(sockets: SocketPlaces) -> socket.socket:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from types import TracebackType
@@ -47,11 +49,15 @@ class FileLock:
         """Takes the lock, however long that takes."""
         fcntl.flock(self._fd, mode)
 
-    def lock_within(self, mode: Mode, timeout_s: float) -> bool:
+    def lock_within(self, mode: Mode, timeout_s: float, *, nudge: Callable[[], None] | None = None, nudge_after_s: float = 1.0) -> bool:
         """Takes the lock, or answers False after `timeout_s` seconds; the lock object is then closed.
 
-        `flock` knows no time limit, so a thread waits in it. When the wait is given up the file is closed: the thread's call still holds
-        the open file, gets the lock some day, returns, and with that the last reference goes and the lock with it.
+        `flock` knows no time limit, so a thread waits in it; when the lock is taken the thread is gone. When the wait is given up the file
+        is closed: the thread's call still holds the open file, gets the lock some day, returns, and with that the last reference goes and
+        the lock with it.
+
+        Args:
+            nudge: called once when the lock is still held after `nudge_after_s`, to get it freed; what it raises ends the wait.
         """
         if self.try_lock(mode):
             return True
@@ -65,10 +71,20 @@ class FileLock:
                 failure.append(error)
             granted.set()
 
-        threading.Thread(target=wait, name=f"lock {self.path.name}", daemon=True).start()
-        if not granted.wait(timeout_s):
+        waiter = threading.Thread(target=wait, name=f"lock {self.path.name}", daemon=True)
+        waiter.start()
+        deadline = time.monotonic() + timeout_s
+        try:
+            if nudge is not None and not granted.wait(min(nudge_after_s, timeout_s)):
+                nudge()
+            is_granted = granted.wait(max(0.0, deadline - time.monotonic()))
+        except BaseException:
+            self.close()
+            raise
+        if not is_granted:
             self.close()
             return False
+        waiter.join()
         if failure:
             raise failure[0]
         return True

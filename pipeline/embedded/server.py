@@ -290,7 +290,7 @@ def _wait_until_served(connection: Connection, places: DataPlaces, deadline: flo
     """The status once the server serves; None when the keeper is gone.
 
     Raises:
-        EmbeddedServerError: the time is up, or the server ended without ever having served, which waiting does not mend.
+        EmbeddedServerError: the time is up, or the server ended by itself without ever having served, which waiting does not mend.
     """
     messages = connection.more
     status: ServerStatus | None = None
@@ -300,7 +300,7 @@ def _wait_until_served(connection: Connection, places: DataPlaces, deadline: flo
                 status = ServerStatus.from_message(message["status"])
         if status is not None and status.state is State.READY:
             return status
-        if status is not None and status.state is State.BACKING_OFF and not status.was_ready:
+        if status is not None and status.state is State.BACKING_OFF and status.cannot_start:
             raise EmbeddedServerError(f"the server of {places.data_dir} does not start: {status.reason}")
         if not connection.link.wait_readable(deadline - time.monotonic()):
             state = "silent" if status is None else f"{status.state} ({status.reason or 'no end so far'})"

@@ -135,16 +135,17 @@ class SupervisedServer:
             self.wake_at = time.monotonic() + self._probe_pause_s
             self.status = replace(self.status, pid=int(report["pid"]))  # no change of state: told with the next one
         elif "exit" in report:
-            self._on_exit(exit_in_words(int(report["exit"])))
+            code = int(report["exit"])
+            self._on_exit(exit_in_words(code), was_killed=-code in (signal.SIGKILL, signal.SIGTERM))
         else:
-            self._on_exit(f"could not be started: {report['failed']}")
+            self._on_exit(f"could not be started: {report['failed']}", was_killed=False)
 
     def _probe(self, pid: int) -> None:
         match server_condition(self._endpoint(), pid):
             case Condition.READY:
                 self.wake_at = None
                 self._ready_at = time.monotonic()
-                self._become(replace(self.status, state=State.READY, was_ready=True))
+                self._become(replace(self.status, state=State.READY, was_ready=True, cannot_start=False))
             case Condition.LOADING:
                 self.wake_at = time.monotonic() + _LONGEST_PROBE_S
                 self._become(replace(self.status, state=State.LOADING))
@@ -152,7 +153,7 @@ class SupervisedServer:
                 self._probe_pause_s = min(_LONGEST_PROBE_S, self._probe_pause_s * 1.2)
                 self.wake_at = time.monotonic() + self._probe_pause_s
 
-    def _on_exit(self, how: str) -> None:
+    def _on_exit(self, how: str, *, was_killed: bool) -> None:
         if self.status.state is State.STOPPING:
             self.status = replace(self.status, pid=None)
             return
@@ -160,7 +161,8 @@ class SupervisedServer:
             self._failures = 0
         self._failures += 1
         pause_s = restart_pause_s(self._failures, self._restart_cap_s)
-        self.status = replace(self.status, pid=None, reason=self._reason(how))
+        cannot_start = not self.status.was_ready and not was_killed
+        self.status = replace(self.status, pid=None, reason=self._reason(how), cannot_start=cannot_start)
         if pause_s == 0:
             self.start()
             return

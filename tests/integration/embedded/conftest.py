@@ -66,6 +66,12 @@ class User:
         self.process.kill()
         self.process.wait()
 
+    def said_before_its_death(self) -> list[dict[str, Any]]:
+        """What a killed one had said and nobody has read; a line that it did not finish does not count."""
+        assert self.process.stdout is not None
+        *lines, _ = (self._rest + self.process.stdout.read()).split(b"\n")
+        return [json.loads(line) for line in lines]
+
     def end(self) -> None:
         """Frees everything the test holds of it."""
         for pipe in (self.process.stdin, self.process.stdout):
@@ -83,9 +89,9 @@ class Place:
     run_dir: Path
     users: list[User] = field(default_factory=list)
 
-    def hold(self, **options: Any) -> EmbeddedServer:
+    def hold(self, *, binary: Path | None = None, **options: Any) -> EmbeddedServer:
         """The test's own hold; `options` are those of the server."""
-        return embedded_redis(self.data_dir, run_dir=self.run_dir, options=ServerOptions(**options), environ=dict(os.environ))
+        return embedded_redis(self.data_dir, run_dir=self.run_dir, binary=binary, options=ServerOptions(**options))
 
     def start_user(self, **settings: str) -> User:
         """Starts a user process, with more environment settings, and does not wait for it."""

@@ -272,6 +272,19 @@ def test_a_killed_service_leaves_no_server_behind(start: Start, place: Place) ->
     assert not is_running(server_pid)
 
 
+def test_a_service_whose_guard_is_killed_ends_with_the_reason_and_without_a_server(start: Start, place: Place) -> None:
+    service = start()
+    service.says()
+    server = psutil.Process(service.server_pid)
+
+    server.parent().kill()
+
+    assert "the guard process of the server was killed" in service.says()
+    assert service.process.wait(PATIENCE_S) == 1
+    assert place.is_free_within()
+    assert not (service.shared_dir / "address.json").exists()
+
+
 def test_a_ctrl_c_is_a_clean_stop(start: Start) -> None:
     service = start()
     service.says()

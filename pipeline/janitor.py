@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable
 
 import redis
 import structlog
@@ -64,26 +65,30 @@ class Janitor:
                 continue
 
     async def round(self, *, quiet: bool) -> float:
-        """One round; returns the seconds until the next is worth while."""
+        """One round; returns the seconds until the next is worth while. A part that fails does not keep the others from their work."""
         self._round += 1
         streams = sorted(word.decode() for word in await ask(self._client, "SMEMBERS", self._keys.key("streams")))
+        parts: list[Awaitable[object]] = []
         if not quiet:
-            for stream in streams:
-                await self._recover_expired(stream)
-            await self._scripts.expire_deadlines()
-            for stream in streams:
-                if ":@" in stream:
-                    await self._sweep_lane(stream)
-        next_s = await self._promote()
+            parts += [self._recover_expired(stream) for stream in streams]
+            parts += [self._scripts.expire_deadlines()]
+            parts += [self._sweep_lane(stream) for stream in streams if ":@" in stream]
+        parts += [self._admit()]
+        if self._round % RECONCILE_EVERY_ROUNDS == 0:
+            parts += [self._reconcile()]
+        if self._round % CONSUMERS_EVERY_ROUNDS == 0:
+            parts += [self._delete_idle_consumers(stream) for stream in streams]
+        for part in parts:
+            try:
+                await part
+            except (BrokerError, redis.RedisError, OSError) as error:
+                log.warning("janitor_part_failed", error=str(error))
+        return await self._promote()
+
+    async def _admit(self) -> None:
         classes = sorted(word.decode() for word in await ask(self._client, "SMEMBERS", self._keys.key("classes")))
         if classes:
             await self._scripts.admit(classes, self._settings.admit_window)
-        if self._round % RECONCILE_EVERY_ROUNDS == 0:
-            await self._reconcile()
-        if self._round % CONSUMERS_EVERY_ROUNDS == 0:
-            for stream in streams:
-                await self._delete_idle_consumers(stream)
-        return next_s
 
     async def _recover_expired(self, stream: str) -> None:
         full, stage, lease_ms = self._keys.key(stream), stage_of(stream), int(self._settings.lease_s * 1000)

@@ -1,0 +1,171 @@
+"""`python -m ops.demo [--groups N] [--slots N] [--keep]` and `python -m ops.demo down`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from ops.child_processes import log_tail
+from ops.demo.places import DemoState, Places, kept_demos, new_run, places_of, read_state
+from ops.demo.trainer import take_a_step
+from ops.demo.view import LiveView, introduce, next_commands, summarize
+from pipeline.errors import RollstreamError
+from pipeline.logs import configure_logs, redact_text
+from pipeline.process import PARENT_FD
+from trainer_client import WaitTimeout
+from workers.sandbox.process.identity import is_running, send_signal
+
+START_TIMEOUT_S = 30.0
+STEP_TIMEOUT_S = 55.0
+DOWN_TIMEOUT_S = 20.0
+
+
+class HostFailed(Exception):
+    """The host process ended, or did not come up."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The demo's command line; 1 when the step did not finish."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["down"]:
+        return down()
+    parser = argparse.ArgumentParser(prog="./ops/launch demo", description="Run one real step of rollouts on this machine.")
+    parser.add_argument("--groups", type=_at_least(1), default=8, metavar="N", help="informative groups the step asks for (8)")
+    parser.add_argument("--n", type=_at_least(2), default=8, metavar="N", help="rollouts a group (8)")
+    parser.add_argument("--slots", type=_at_least(1), default=48, metavar="N", help="rollouts at once (48)")
+    parser.add_argument("--timeout", type=_at_least(1), default=int(STEP_TIMEOUT_S), metavar="S", help="seconds the step may take (55)")
+    parser.add_argument("--keep", action="store_true", help="leave everything up afterwards")
+    options = parser.parse_args(arguments)
+    configure_logs(as_json=False, level="error")
+    console = Console(highlight=False)
+    run = new_run()
+    places = places_of(run)
+    introduce(console, run=run, groups=options.groups, n=options.n, slots=options.slots)
+    try:
+        return _demo(console, places, options)
+    except KeyboardInterrupt:
+        console.print("\nstopped; everything the demo started has ended")
+        return 130
+
+
+def _demo(console: Console, places: Places, options: argparse.Namespace) -> int:
+    pipe_read, pipe_write = os.pipe()
+    places.logs.mkdir(parents=True, exist_ok=True)
+    host_log = places.logs / "host.log"
+    environment = dict(os.environ) if options.keep else {**os.environ, PARENT_FD: str(pipe_read)}
+    with host_log.open("ab") as log:
+        host = subprocess.Popen(
+            [sys.executable, "-m", "ops.demo.host", places.run, str(options.slots)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            pass_fds=() if options.keep else (pipe_read,),
+            start_new_session=True,
+        )
+    os.close(pipe_read)
+    kept = False
+    try:
+        state = _wait_ready(host, places)
+
+        def failed() -> None:
+            if host.poll() is not None:
+                raise HostFailed("a process of the demo ended")
+
+        with LiveView(console, places.run) as view:
+            outcome = asyncio.run(
+                take_a_step(state, groups=options.groups, n=options.n, timeout_s=options.timeout, show=view.show, failed=failed)
+            )
+        summarize(console, outcome)
+        next_commands(console, outcome, kept=state if options.keep else None)
+        kept = options.keep
+        return 0
+    except (HostFailed, WaitTimeout, RollstreamError) as error:
+        console.print(f"\n[bold red]The step did not finish[/bold red]: {redact_text(str(error))}", markup=True)
+        _show_logs(console, places, host_log)
+        return 1
+    finally:
+        if not kept:
+            os.close(pipe_write)
+            _stop(host)
+
+
+def _wait_ready(host: subprocess.Popen[bytes], places: Places) -> DemoState:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        state = read_state(places.state_file)
+        if state is not None and state.is_up():
+            return state
+        if host.poll() is not None:
+            raise HostFailed(f"the demo's processes did not start (exit code {host.returncode})")
+        time.sleep(0.05)
+    raise HostFailed(f"the demo's processes were not up within {START_TIMEOUT_S:.0f} s")
+
+
+def _stop(host: subprocess.Popen[bytes]) -> None:
+    if host.poll() is None:
+        host.send_signal(signal.SIGTERM)
+    try:
+        host.wait(DOWN_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        host.kill()
+        host.wait()
+
+
+def _show_logs(console: Console, places: Places, host_log: Path) -> None:
+    """The ends of the logs that speak of trouble, the host's first."""
+    for log in [host_log, *sorted(places.logs.glob("*.log"))]:
+        tail = log_tail(log)
+        if log == host_log or "error" in tail.lower() or "Traceback" in tail:
+            if tail:
+                console.print(f"\n[bold]{log}[/bold]")
+                console.print(redact_text(tail), markup=False)
+            if log == host_log and tail:
+                return
+    console.print(f"\nlogs: {places.logs}")
+
+
+def down() -> int:
+    """Stops demos that were kept: their hosts, and with them what those started."""
+    found = False
+    for path, state in kept_demos():
+        found = True
+        if state.is_up():
+            send_signal(state.host, signal.SIGTERM)
+            deadline_s = time.monotonic() + DOWN_TIMEOUT_S
+            while is_running(state.host) and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+            if is_running(state.host):
+                print(f"{state.run}: still stopping; its log: {state.logs}/host.log", file=sys.stderr)
+                return 1
+            print(f"{state.run}: stopped")
+        else:
+            print(f"{state.run}: was not running any more")
+        path.unlink(missing_ok=True)
+    if not found:
+        print("no demo is up")
+    return 0
+
+
+def _at_least(least: int) -> type[int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
+        return value
+
+    number.__name__ = "number"
+    return number  # type: ignore[return-value]  # argparse takes any function of a text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

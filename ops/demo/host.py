@@ -1,0 +1,96 @@
+"""The process behind a demo: it holds the server and runs a node's processes, until it is told to stop or one of them fails.
+
+`python -m ops.demo.host RUN SLOTS`. With `ROLLSTREAM_PARENT_FD` it ends with the process that started it; without (--keep) it stays until SIGTERM.
+What it starts ends with it in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+from pathlib import Path
+
+from ops.child_processes import ChildEnded, ChildProcesses
+from ops.demo.places import Places, places_of, write_state
+from pipeline.embedded import open_redis
+from pipeline.logs import redact_text
+from pipeline.messages import Stage
+from pipeline.process import Shutdown
+from workers.handlers.math.data import PROBLEM_FILES
+
+STOP_GRACE_S = 4.0
+MODEL = ("--first-token-ms", "40", "--per-token-ms", "4", "--mean-steps", "3", "--tool-rate", "0.25")
+"""Fast enough for a minute, slow enough to watch."""
+
+
+def main() -> int:
+    """Runs the host; 1 when one of its processes failed."""
+    run, slots = sys.argv[1], int(sys.argv[2])
+    places = places_of(run)
+    try:
+        return asyncio.run(_host(places, slots))
+    except ChildEnded as ended:
+        print(f"{ended}\n{redact_text(ended.tail)}", file=sys.stderr)
+        return 1
+    finally:
+        places.state_file.unlink(missing_ok=True)
+        shutil.rmtree(places.scratch, ignore_errors=True)
+
+
+async def _host(places: Places, slots: int) -> int:
+    shutdown = Shutdown()
+    shutdown.on_signals()
+    shutdown.on_parent_exit()
+    environment = {"ROLLSTREAM_SCRATCH_DIR": str(places.scratch), "ROLLSTREAM_LEASE_S": "15"}
+    with open_redis() as address, ChildProcesses(places.logs, {**environment, "ROLLSTREAM_REDIS_URL": address.url}) as children:
+        start_processes(children, places, slots)
+        await _until_listening(places.model_socket, children)
+        write_state(places, redis_url=address.url)
+        print("ready", flush=True)
+        watch = asyncio.create_task(children.watch(), name="children")
+        stop = asyncio.create_task(shutdown.stop.wait(), name="stop")
+        done, _ = await asyncio.wait((watch, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        watch.cancel()
+        if watch in done:
+            watch.result()  # raises what ended
+        with contextlib.suppress(asyncio.CancelledError):
+            await watch
+        await asyncio.to_thread(children.stop_all, grace_s=STOP_GRACE_S)
+    return 0
+
+
+def start_processes(children: ChildProcesses, places: Places, slots: int) -> None:
+    """A node's processes, a supervisor, and the scripted model."""
+    files = [str(path) for path in PROBLEM_FILES]
+    children.start("model", "workers.llm.scripted", "--socket", str(places.model_socket), *MODEL, "--problems", *files)
+    for stage in Stage:
+        own_slots = slots if stage is Stage.RUN else max(2, slots // 8)
+        children.start(
+            stage.value,
+            "ops.cli",
+            "worker",
+            "run",
+            "--stage",
+            stage.value,
+            "--node",
+            places.run,
+            "--slots",
+            str(own_slots),
+            "--grace-s",
+            "2",
+        )
+    children.start("supervisor", "ops.cli", "supervisor", "run", "--name", places.run)
+
+
+async def _until_listening(socket: Path, children: ChildProcesses) -> None:
+    """The model's socket is there when it listens."""
+    while not socket.exists():
+        children.check()
+        await asyncio.sleep(0.05)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""What a person sees of the demo: what will run, a line a stage while it runs, and the summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ops.demo.places import DemoState
+from ops.demo.trainer import DemoOutcome
+from ops.job_view import render_trajectory
+from ops.look import Look, RunLook
+from pipeline.messages import Stage
+from trainer_client.records import GroupRecord
+
+BAR = 28
+GROUPS_SHOWN = 24
+RIGHT, WRONG, UNCOUNTED = "●", "○", "·"
+
+
+def introduce(console: Console, *, run: str, groups: int, n: int, slots: int) -> None:
+    """What will happen, before it does."""
+    console.print("[bold]Rollstream demo[/bold]: one training step of rollouts, on this machine.\n")
+    console.print(
+        f"It starts a Redis-compatible server of its own (Valkey, from a wheel), one worker process for each stage (INIT, RUN with {slots} slots, "
+        f"EVAL), a DAPO supervisor, and an inference server. It then asks for {groups} informative groups of {n} rollouts on math problems with a Python tool."
+    )
+    console.print(
+        "Nothing is downloaded now; no GPU and no sudo is used; everything listens on Unix sockets of yours. "
+        "[bold]The model is a scripted stand-in: its rewards say nothing of a model.[/bold] The pipeline, sandboxes, grader and tokens are real."
+    )
+    console.print(f"run [bold]{run}[/bold] · at most a minute\n")
+
+
+class LiveView:
+    """A line a stage and one for the step; on something that is no terminal, a line now and then."""
+
+    def __init__(self, console: Console, run: str) -> None:
+        self._console = console
+        self._run = run
+        self._started_s = time.monotonic()
+        self._said_s = 0.0
+        self._live = Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else None
+
+    def __enter__(self) -> LiveView:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, found: Look) -> None:
+        """One look."""
+        took_s = time.monotonic() - self._started_s
+        mine = next((run for run in found.runs if run.name == self._run), None)
+        if self._live is not None:
+            self._live.update(Group(*_stage_lines(found), _step_line(mine, took_s)), refresh=True)
+        elif took_s - self._said_s >= 3.0 or not self._said_s:
+            self._said_s = took_s
+            stages = ", ".join(
+                f"{stage.value.upper()} {seen.running} running {seen.waiting} waiting" for stage, seen in found.stages.items()
+            )
+            self._console.print(Text(f"{stages}; {_step_line(mine, took_s).plain}"))
+
+
+def _stage_lines(found: Look) -> list[Text]:
+    lines = []
+    for stage in Stage:
+        seen = found.stages[stage]
+        filled = 0 if not seen.slots else round(BAR * min(1.0, seen.running / seen.slots))
+        bar = "█" * filled + "·" * (BAR - filled)
+        lines.append(Text(f"{stage.value.upper():4s} {bar} {seen.running:3d} running {seen.waiting:4d} waiting"))
+    return lines
+
+
+def _step_line(run: RunLook | None, took_s: float) -> Text:
+    if run is None:
+        return Text(f"step connecting ... {took_s:.0f} s")
+    ended = sum(run.outcomes.values())
+    if not run.steps:
+        return Text(f"step complete · {ended} rollouts ended · {took_s:.0f} s")
+    step = run.steps[0]
+    dots = RIGHT * step.accepted + WRONG * max(0, step.target - step.accepted) if step.target <= 48 else f"{step.accepted}/{step.target}"
+    filtered = run.groups.get("filtered", 0)
+    return Text(f"step {dots} {step.accepted} of {step.target} groups · {filtered} filtered · {ended} rollouts ended · {took_s:.0f} s")
+
+
+def summarize(console: Console, outcome: DemoOutcome) -> None:
+    """One trajectory whole, the groups, the figures."""
+    console.print()
+    console.rule("one trajectory, whole")
+    console.print(f"[dim]job {escape(outcome.example.job)}[/dim]")
+    render_trajectory(console, outcome.trajectory, longest=700)
+    gold = outcome.prompt.data.get("answer", "?")
+    if outcome.grade is not None:
+        found = outcome.grade.details
+        console.print(
+            f"[bold]verdict[/bold] {found.get('verdict')} · boxed {escape(repr(found.get('extracted')))} · gold {escape(repr(gold))} · "
+            f"reward {outcome.grade.reward:g} · by {escape(outcome.grade.grader)}"
+        )
+    console.print()
+    console.rule(f"groups ({RIGHT} right  {WRONG} wrong  {UNCOUNTED} not counted)")
+    _groups(console, outcome)
+    console.print()
+    _figures(console, outcome)
+
+
+def _groups(console: Console, outcome: DemoOutcome) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name in ("group", "members", "verdict", "mean", "tokens"):
+        table.add_column(name, justify="right" if name in ("mean", "tokens") else "left")
+    counted = sorted(outcome.step.counted, key=lambda record: (record.verdict.value != "informative", record.verdict.value, record.group))
+    for record in counted[:GROUPS_SHOWN]:
+        mean = "" if record.mean is None else f"{record.mean:.2f}"
+        table.add_row(record.group, _dots(record), record.verdict.value, mean, f"{record.sampled_tokens:,}")
+    console.print(table)
+    if len(counted) > GROUPS_SHOWN:
+        console.print(f"... and {len(counted) - GROUPS_SHOWN} more")
+
+
+def _dots(record: GroupRecord) -> str:
+    values: Sequence[float | None] = record.values or (None,) * record.want
+    return "".join(UNCOUNTED if value is None else RIGHT if value >= 0.5 else WRONG for value in values)
+
+
+def _figures(console: Console, outcome: DemoOutcome) -> None:
+    step, statistics = outcome.step.record, outcome.statistics
+    metrics = outcome.step.metrics
+    ended = statistics.outcomes
+    console.print(
+        f"[bold]groups[/bold]   {len(step.groups)} informative (target {step.target}) · {step.filtered} filtered · {step.dropped} dropped · "
+        f"{statistics.groups.get('cancelled', 0)} cancelled as redundant"
+    )
+    console.print("[bold]rollouts[/bold] " + " · ".join(f"{count} {name}" for name, count in sorted(ended.items())))
+    console.print(
+        f"[bold]reward[/bold]   mean {metrics['reward_mean']:.2f} over trained members, {metrics['reward_mean_all']:.2f} over all judged groups"
+    )
+    kept, wasted = step.tokens_kept, step.tokens_filtered + step.tokens_cancelled + step.tokens_failed
+    console.print(f"[bold]tokens[/bold]   {kept:,} kept · {wasted:,} in filtered, cancelled and failed groups")
+    seconds = " · ".join(f"{stage.value.upper()} {metrics[f'seconds_{stage.value}_mean']:.2f} s" for stage in Stage)
+    console.print(f"[bold]time[/bold]     step {step.took_s:.1f} s · a rollout in the mean: {seconds}")
+    redundant = ended.get("cancelled", 0)
+    if redundant:
+        console.print(
+            f"[bold]why[/bold]      {redundant} rollouts were cancelled (redundant): the step had its {step.target} groups, and no member of theirs had finished"
+        )
+
+
+def next_commands(console: Console, outcome: DemoOutcome, *, kept: DemoState | None) -> None:
+    """Where to go from here."""
+    console.print("\n[bold]next[/bold]")
+    if kept is not None:
+        console.print("  .venv/bin/rollstream top                     the pipeline, live")
+        console.print("  .venv/bin/rollstream redis cli               look into the streams")
+        console.print("  ./ops/launch down                            stop this demo")
+    else:
+        console.print(f"  .venv/bin/rollstream job show {outcome.example.job}   this trajectory again")
+        console.print(f"  .venv/bin/rollstream queue peek results:{kept_run(outcome)}   the records a trainer reads")
+        console.print("  ./ops/launch demo --keep                     the same, and leave it up")
+
+
+def kept_run(outcome: DemoOutcome) -> str:
+    """Id of the demo's run."""
+    return outcome.example.job.split(".", 1)[0]

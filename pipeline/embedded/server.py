@@ -171,7 +171,7 @@ class EmbeddedServer:
 
     def _rejoin(self) -> bool:
         """Comes back after the keeper's death; False when this hold is closed meanwhile."""
-        self._become(replace(self._status, state=State.KEEPER_LOST, pid=None, reason="the keeper process was killed"))
+        self._become(replace(self._status, state=State.KEEPER_LOST, pid=None, reason="the keeper process is gone"))
         pause_s = 0.0
         while not self._is_closing.wait(pause_s):
             try:

@@ -1,11 +1,11 @@
 """Every key in Redis, in one place: its name, type, writer and expiry.
 
 All keys of a shard begin with its hash tag `{<namespace>:<k>}:`, so every script stays in one slot. The Lua twin of the builders is the head of
-`scripts/lib.lua`; `tests/integration/test_keys.py` compares the two.
+`scripts/lib.lua`; `tests/integration/pipeline/test_key_names.py` compares the two.
 
 Permanent keys (no expiry; everything else has one):
 
-    meta                hash    layout version, number of shards, bytes reserved for open jobs · first connection, accept, settle
+    meta                hash    layout version, number of shards, bytes reserved for open jobs, window of admission · connection, accept, settle, admit
     runs                zset    run -> last contact of its trainer, ms · connect, touch
     classes             set     capability classes that were ever asked for · accept
     streams             set     stage streams that have a group, lanes included · workers

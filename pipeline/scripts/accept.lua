@@ -1,5 +1,6 @@
 #!lua
--- Units (single jobs, or whole groups) enter the queue of their run; refused whole when Redis is at its bound. Idempotent by unit id.
+-- Units (single jobs, or whole groups) enter the queue of their run; refused whole when Redis is at its bound. Idempotent by unit id, and what is
+-- known already asks for no room.
 -- No allow-oom: above maxmemory the server itself refuses.
 -- ARGV: run, inc, template id, template body, task, class, priority, wall_ms, max_failed, max_lost, reserved bytes a job, most waiting, window, recovery,
 --       then per unit: id, members (0 = single job), prompt id, draw, policy version, prompt body
@@ -10,23 +11,28 @@ if refusal then return refusal end
 local r = hash(run_key(run), 'ttl_ms')
 local c = {run = run, inc = ARGV[2], tpl = ARGV[3], task = ARGV[5], cls = ARGV[6], pri = tonumber(ARGV[7]), wall_ms = tonumber(ARGV[8]),
   mf = ARGV[9], ml = ARGV[10], res = tonumber(ARGV[11]), ttl_ms = tonumber(r.ttl_ms), recovery = ARGV[14]}
+local function is_known(unit, members)
+  return call('EXISTS', members == 0 and job_key(unit) or group_key(unit)) == 1 or was_done(run, unit)
+end
 local jobs, bytes = 0, 0
 for i = 15, #ARGV, 6 do
-  jobs = jobs + math.max(1, tonumber(ARGV[i + 1]))
-  bytes = bytes + #ARGV[i + 5]
+  local members = tonumber(ARGV[i + 1])
+  if not is_known(ARGV[i], members) then
+    jobs = jobs + math.max(1, members)
+    bytes = bytes + #ARGV[i + 5]
+  end
 end
-if call('ZCARD', queue_key(run, c.cls)) + jobs > tonumber(ARGV[12]) then
+if jobs > 0 and call('ZCARD', queue_key(run, c.cls)) + jobs > tonumber(ARGV[12]) then
   return {'full', 'queue of run ' .. run .. ' holds its most of ' .. ARGV[12] .. ' waiting jobs', 1000}
 end
-local full = memory_refusal(bytes + jobs * c.res)
+local full = jobs > 0 and memory_refusal(bytes + jobs * c.res)
 if full then return {'full', full, 2000} end
 call('SADD', P .. 'classes', c.cls)
 call('SET', template_key(run, c.tpl), ARGV[4], 'PX', c.wall_ms + c.ttl_ms)
 local out = {}
 for i = 15, #ARGV, 6 do
   local unit, members = ARGV[i], tonumber(ARGV[i + 1])
-  local known = members == 0 and job_key(unit) or group_key(unit)
-  if call('EXISTS', known) == 1 or was_done(run, unit) then
+  if is_known(unit, members) then
     out[#out + 1] = 'dup'
   else
     accept_unit(c, unit, members, ARGV[i + 5], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])

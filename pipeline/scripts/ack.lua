@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
 -- The trainer has what it wants of these results: bodies and records go, a tombstone of the unit stays for two days. Fenced by incarnation.
+-- What has not ended stays: a job that runs, and a group that is open, with all its members.
 -- ARGV: run, inc, then per result: entry id, kind (job, group, step), id
 -- Returns {'ok', removed} or {'stale', inc} or {'closed', state}.
 local run = ARGV[1]
@@ -8,29 +9,30 @@ if not r.st then return {'closed', 'unknown'} end
 if r.inc ~= ARGV[2] then return {'stale', r.inc} end
 local removed, tomb = 0, done_key(run, NOW)
 local function drop_job(job)
-  local key = job_key(job)
-  local h = hash(key, 'st', 'b.init', 'b.run', 'b.eval', 'rid')
-  if h.st ~= 'done' then return false end
-  local keys = {key}
+  local h, usable = job_hash(job, 'st', 'b.init', 'b.run', 'b.eval', 'salvaged', 'rid', 'grp')
+  if usable and h.st ~= 'done' then return false end
+  unlink(job_key(job))
   for _, stage in ipairs(STAGES) do
-    if h['b.' .. stage] then keys[#keys + 1] = body_key(job, h['b.' .. stage], stage) end
+    if h['b.' .. stage] then unlink(body_key(job, h['b.' .. stage], stage)) end
   end
-  call('UNLINK', unpack(keys))
-  if h.rid then call('XDEL', results_key(run), h.rid) end
-  return true
+  if h.salvaged then unlink(body_key(job, h.salvaged, 'turns')) end
+  if h.rid then removed = removed + call('XDEL', results_key(run), h.rid) end
+  return true, h.grp
 end
 for i = 3, #ARGV, 3 do
   local entry, kind, id = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if kind == 'job' then
-    if drop_job(id) then
-      call('UNLINK', prompt_key(id))
+    local dropped_it, grp = drop_job(id)
+    -- members are not accepted one by one: the tombstone of their group is enough
+    if dropped_it and (grp or '') == '' then
+      unlink(prompt_key(id))
       call('SADD', tomb, id)
     end
   elseif kind == 'group' then
-    local want = tonumber(call('HGET', group_key(id), 'want') or '0')
-    for m = 0, want - 1 do drop_job(id .. '.' .. m) end
-    if want > 0 then
-      call('UNLINK', group_key(id), group_key(id) .. ':m', prompt_key(id))
+    local g = hash(group_key(id), 'want', 'st')
+    if g.st and g.st ~= 'open' then
+      for m = 0, tonumber(g.want) - 1 do drop_job(id .. '.' .. m) end
+      for _, key in ipairs({group_key(id), group_key(id) .. ':m', prompt_key(id)}) do unlink(key) end
       call('SADD', tomb, id)
     end
   end

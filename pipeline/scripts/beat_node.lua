@@ -4,7 +4,7 @@
 -- Returns {'ok'}.
 local node = ARGV[1]
 if ARGV[5] == '1' then
-  call('DEL', P .. 'n:' .. node .. ':run')
+  if ARGV[4] == '1' then call('DEL', P .. 'n:' .. node .. ':run') end
   return {'ok'}
 end
 call('ZADD', P .. 'nodes', NOW, node)

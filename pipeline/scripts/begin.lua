@@ -5,25 +5,26 @@
 -- Returns per entry one list:
 --   {'ok', att, template id, draw, init att, run att, accepted ms, deadline ms, failed, lost, node, policy version, inc}
 --   {'gone'} a stray copy, removed · {'ended', outcome} settled here (cancelled or expired) · {'usurped'} another process has this name
+--   {'held'} another attempt runs: the entry was delivered twice, and the owner's next renewal takes it back
 local stage, consumer, boot = ARGV[1], ARGV[2], ARGV[3]
 local own = consumer .. '#' .. boot
 local mine = holds_name(consumer, boot, tonumber(ARGV[4]))
-local out, classes, run_cx = {}, {}, {}
+local out, classes = {}, {}
 for i = 6, #ARGV, 4 do
   local short, eid, job, nonce = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local stream, key = P .. short, job_key(job)
   if not mine then
     out[#out + 1] = {'usurped'}
   else
-    local h = hash(key, 'st', 'stage', 'src', 'eid', 'att', 'own', 'nonce', 'run', 'grp', 'n', 'task', 'cls', 'tpl', 'draw', 'b.init', 'b.run', 't',
+    local h, usable = job_hash(job, 'st', 'stage', 'src', 'eid', 'att', 'own', 'nonce', 'run', 'grp', 'n', 'task', 'cls', 'tpl', 'draw', 'b.init', 'b.run', 't',
       'failed', 'lost', 'node', 'cx', 'pv', 'inc', 'dl')
     local current = h.st and h.eid == eid and h.src == short
     if current and h.st == 'ready' then
-      if run_cx[h.run] == nil then run_cx[h.run] = call('HGET', run_key(h.run), 'cx') or false end
-      if h.cx or run_cx[h.run] then
+      local cx = h.cx or cancel_of_run(h.run, h.inc)
+      if cx then
+        terminal(job, h, {out = outcome_of(cx), why = cx})
         drop_entry(stream, stage, eid)
-        terminal(job, h, {out = 'cancelled', why = h.cx or run_cx[h.run]})
-        out[#out + 1] = {'ended', 'cancelled'}
+        out[#out + 1] = {'ended', outcome_of(cx)}
       else
         local att = tonumber(h.att) + 1
         call('HSET', key, 'st', 'running', 'own', own, 'nonce', nonce, 'att', att, 'at.' .. stage, NOW)
@@ -38,6 +39,7 @@ for i = 6, #ARGV, 4 do
     elseif current and h.st == 'running' then
       out[#out + 1] = {'held'}
     else
+      if not usable then bury(job, UNUSABLE) end
       drop_entry(stream, stage, eid)
       out[#out + 1] = {'gone'}
     end

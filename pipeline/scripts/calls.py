@@ -213,9 +213,11 @@ class Scripts:
         args: list[Arg] = [stage.value, ttl_ms]
         for job in jobs:
             end = job.settlement
-            args += [*_held(job.held), job.active_ms, job.body, job.kind, end.outcome.value, end.reason[:500]]
-            args += ["" if end.reward is None else repr(end.reward), orjson.dumps(dict(end.components)) if end.components else b"", end.stop]
-            args += [end.sampled_tokens, end.total_tokens, end.turns, end.first_version, end.last_version]
+            args += [*_held(job.held), job.active_ms, job.body, job.kind, end.outcome.value, _plain(end.reason, 500)]
+            # float(): a grader's number may be one of numpy's, whose repr is no number
+            components = {name: float(value) for name, value in end.components.items()}
+            args += ["" if end.reward is None else repr(float(end.reward)), orjson.dumps(components) if components else b"", end.stop]
+            args += [end.sampled_tokens, end.total_tokens, end.turns, _plain(end.first_version, 200), _plain(end.last_version, 200)]
         reply = await self.run_script("settle", *args)
         failpoint(f"settle_{stage.value}")
         return [_text(word) for word in reply]
@@ -224,7 +226,7 @@ class Scripts:
         """Gives attempts up; per job `retry`, `back`, `dead`, `fenced` or `cx:<reason>`."""
         args: list[Arg] = [stage.value, backoff_ms, backoff_max_ms]
         for job in jobs:
-            args += [*_held(job.held), job.kind, job.why[:2000], job.jitter, job.retry_stage]
+            args += [*_held(job.held), job.kind, _plain(job.why, 2000), job.jitter, job.retry_stage]
         reply = await self.run_script("give_up", *args)
         failpoint("give_up")
         return [_text(word) for word in reply]
@@ -258,13 +260,29 @@ class Scripts:
     async def cancel(self, kind: Literal["job", "group", "run"], ids: Sequence[str], reason: str, *, most: int = 64) -> dict[str, int]:
         """Cancels; returns how many jobs were settled at once, marked as running, already done, or unknown."""
         total = {"settled": 0, "running": 0, "done": 0, "unknown": 0}
-        while True:
-            reply = await self.run_script("cancel", kind, reason, most, *ids)
+        if kind == "run":
+            for run in ids:
+                await self._cancel_run(run, reason, most, total)
+            return total
+        for at in range(0, len(ids), MAX_BATCH):
+            _add(total, await self.run_script("cancel", kind, reason, most, 0, *ids[at : at + MAX_BATCH]))
             failpoint("cancel")
-            counts = dict(zip(total, map(_int, reply[1:]), strict=True))
-            total = {**counts, "settled": total["settled"] + counts["settled"]}
-            if reply[0] != b"more":
-                return total
+        return total
+
+    async def _cancel_run(self, run: str, reason: str, most: int, total: dict[str, int]) -> None:
+        """Passes over the open units of a run until one finds nothing left to settle; that last one also counts what runs."""
+        while True:
+            found, more, place = dict.fromkeys(total, 0), True, 0
+            while more:
+                reply = await self.run_script("cancel", "run", reason, most, place, run)
+                failpoint("cancel")
+                _add(found, reply)
+                more, place = reply[0] == b"more", _int(reply[5])
+            total["settled"] += found["settled"]
+            if not found["settled"]:
+                for word in ("running", "done", "unknown"):
+                    total[word] += found[word]
+                return
 
     async def take_name(
         self, consumer: str, boot: str, *, lock_ms: int, node: str, stage: str, slots: int, pid: int, version: str
@@ -311,7 +329,7 @@ class Scripts:
 
     async def reject(self, stream: str, stage: Stage, entry: str, why: str, raw: bytes) -> None:
         """Keeps an entry that is no job as a dead letter and removes it."""
-        await self.run_script("reject", stream, stage.value, entry, why[:500], raw)
+        await self.run_script("reject", stream, stage.value, entry, _plain(why, 500), raw)
         failpoint("reject")
 
     async def ack(self, run: str, incarnation: int, results: Sequence[tuple[str, Literal["job", "group", "step"], str]]) -> int:
@@ -335,6 +353,16 @@ class Scripts:
 def new_nonce() -> str:
     """A word that no other call has."""
     return secrets.token_hex(8)
+
+
+def _add(total: dict[str, int], reply: Sequence[object]) -> None:
+    for word, number in zip(("settled", "running", "done", "unknown"), reply[1:5], strict=True):
+        total[word] += _int(number)
+
+
+def _plain(text: str, most: int) -> str:
+    """Text that Redis can hold: what has no UTF-8 form (a lone surrogate in an exception's message) is written out."""
+    return text[:most].encode("utf-8", "backslashreplace").decode()
 
 
 def _held(held: Held) -> tuple[Arg, ...]:

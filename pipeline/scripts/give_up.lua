@@ -10,33 +10,33 @@ for i = 4, #ARGV, 8 do
   local short, eid, job, att = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local kind, why, jitter, retry = ARGV[i + 4], ARGV[i + 5], tonumber(ARGV[i + 6]), ARGV[i + 7]
   local key = job_key(job)
-  local h = hash(key, 'st', 'stage', 'eid', 'att', 'cx', 'run', 'grp', 'n', 'task', 'cls', 'node', 'failed', 'lost', 'mf', 'ml')
+  local h = job_hash(job, 'st', 'stage', 'eid', 'att', 'cx', 'run', 'grp', 'n', 'task', 'cls', 'node', 'failed', 'lost', 'mf', 'ml')
   if h.st ~= 'running' or h.eid ~= eid or h.att ~= att then
     out[#out + 1] = 'fenced'
   else
-    drop_entry(P .. short, stage, eid)
-    unlink(body_key(job, att, 'turns'))
     local to = retry ~= '' and retry or retry_stage(h)
     if h.cx then
-      terminal(job, h, {out = h.cx == 'deadline' and 'expired' or 'cancelled', why = h.cx})
+      terminal(job, h, {out = outcome_of(h.cx), why = h.cx})
       out[#out + 1] = 'cx:' .. h.cx
     elseif kind == 'back' then
       requeue(job, h, to, 0)
       out[#out + 1] = 'back'
     else
       local counter = kind == 'lost' and 'lost' or 'failed'
-      local count = kind == 'dead' and 0 or call('HINCRBY', key, counter, 1)
-      h[counter] = tostring(count)
-      call('HSET', key, 'err', why)
-      if kind == 'dead' or count > tonumber(counter == 'lost' and h.ml or h.mf) then
+      local times = tonumber(h[counter]) + (kind == 'dead' and 0 or 1)
+      h[counter] = tostring(times)
+      if kind == 'dead' or times > tonumber(counter == 'lost' and h.ml or h.mf) then
         dead_letter(job, h, why)
         out[#out + 1] = 'dead'
       else
-        local pause = math.min(most, base * 2 ^ (count - 1)) * (0.5 + jitter / 2)
+        local pause = math.min(most, base * 2 ^ (times - 1)) * (0.5 + jitter / 2)
         requeue(job, h, to, math.floor(pause))
         out[#out + 1] = 'retry'
       end
+      call('HSET', key, 'err', why, counter, times)
     end
+    drop_entry(P .. short, stage, eid)
+    unlink(body_key(job, att, 'turns'))
   end
 end
 return out

@@ -2,6 +2,7 @@
 -- A stage's output is kept and the job goes to the next stage. Fenced by (entry id, attempt); remembered a stage, so that a repeated call
 -- whose reply was lost answers 'again', also when the job is further on by then.
 -- ARGV: stage, ttl_ms, then per job: stream, entry id, job, attempt, node ('' = any), node epoch, active ms, body
+-- The body lives as long as its job, and at least ttl_ms.
 -- Returns per job 'ok', 'again', 'fenced', 'node_gone' (its lane has no live RUN worker: back to INIT, uncounted), or 'cx:<reason>'.
 local stage, ttl = ARGV[1], tonumber(ARGV[2])
 local out = {}
@@ -9,24 +10,25 @@ for i = 3, #ARGV, 8 do
   local short, eid, job, att = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local node, epoch, ms, body = ARGV[i + 4], ARGV[i + 5], ARGV[i + 6], ARGV[i + 7]
   local key = job_key(job)
-  local h = hash(key, 'st', 'stage', 'eid', 'att', 'cx', 'run', 'grp', 'n', 'task', 'cls', 'node', 'handed.' .. stage)
+  local h = job_hash(job, 'st', 'stage', 'eid', 'att', 'cx', 'run', 'grp', 'n', 'task', 'cls', 'node', 'handed.' .. stage)
   if h.st ~= 'running' or h.eid ~= eid or h.att ~= att then
-    out[#out + 1] = h['handed.' .. stage] == eid .. '/' .. att and 'again' or 'fenced'
+    local handed = h['handed.' .. stage]
+    out[#out + 1] = handed == eid .. '/' .. att and 'again' or handed == eid .. '/' .. att .. '/gone' and 'node_gone' or 'fenced'
   elseif h.cx then
     out[#out + 1] = 'cx:' .. h.cx
   else
-    drop_entry(P .. short, stage, eid)
     if node ~= '' and call('HGET', P .. 'n:' .. node .. ':run', 'epoch') ~= epoch then
-      call('HSET', key, 'handed.' .. stage, eid .. '/' .. att)
-      requeue(job, h, stage, 0)
+      requeue(job, h, 'init', 0)
+      call('HSET', key, 'handed.' .. stage, eid .. '/' .. att .. '/gone')
       out[#out + 1] = 'node_gone'
     else
-      call('SET', body_key(job, att, stage), body, 'PX', ttl)
       make_ready(job, h, NEXT[stage], NEXT[stage] == 'run' and node or nil, 'handed.' .. stage, eid .. '/' .. att, 'b.' .. stage, att,
         'ms.' .. stage, ms, 'node', node, 'epoch', epoch)
+      call('SET', body_key(job, att, stage), body, 'PX', math.max(ttl, call('PTTL', key)))
       if stage == 'run' then unlink(body_key(job, att, 'turns')) end
       out[#out + 1] = 'ok'
     end
+    drop_entry(P .. short, stage, eid)
   end
 end
 return out

@@ -1,13 +1,14 @@
 #!lua flags=allow-oom
 -- One process at a time does the janitor's round. Each call of any janitor is stamped: after a gap of more than two periods in which none came
--- (Redis was away, or all of them were) no lease, heartbeat or deadline is judged for one full lease.
+-- (Redis was away, or all of them were) no lease, heartbeat or deadline is judged for one full lease. A lease is renewed each quarter of it, so a
+-- gap that could have run one out is one of more than 0.7 leases: where leases are short, that is what counts.
 -- ARGV: who, period_ms, lease_ms
 -- Returns {1 when it is your round, 1 while quiet}.
 local key = P .. 'janitor'
 local j = hash(key, 'who', 'at', 'seen', 'quiet_until')
 local period, lease = tonumber(ARGV[2]), tonumber(ARGV[3])
 local at, seen = tonumber(j.at or '0'), tonumber(j.seen or '0')
-if NOW - seen > 2 * period + 1000 then
+if NOW - seen > math.max(1.5 * period, math.min(2 * period + 1000, 0.7 * lease)) then
   call('HSET', key, 'quiet_until', NOW + lease)
   j.quiet_until = NOW + lease
 end

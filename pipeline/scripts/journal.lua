@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
 -- Finished turns of running attempts, as deltas. Fenced; idempotent by the turn's index.
 -- ARGV: ttl_ms, then per turn: job, attempt, index, body
--- Returns per turn 1 kept, 0 lost (the attempt is not current), or the cancel reason.
+-- Returns per turn 1 kept, 0 lost (the attempt is not current, or turns before this one are missing), or the cancel reason.
 local out = {}
 for i = 2, #ARGV, 4 do
   local job, att, index = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
-  local h = hash(job_key(job), 'st', 'att', 'cx', 'run')
+  local h = job_hash(job, 'st', 'att', 'cx', 'run')
   if h.st == 'running' and h.att == att then
     local key = body_key(job, att, 'turns')
     local have = call('RPUSH', key, ARGV[i + 3])
     if have ~= index + 1 then call('RPOP', key) end
     if have == 1 then call('PEXPIRE', key, tonumber(ARGV[1])) end
-    out[#out + 1] = h.cx or 1
+    out[#out + 1] = h.cx or (have > index and 1 or 0)
   else
     out[#out + 1] = 0
   end

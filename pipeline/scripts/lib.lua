@@ -49,9 +49,10 @@ local function holds_name(consumer, boot, lock_ms)
   return true
 end
 
--- What a batch does to shared keys is gathered and done once at the end of the script (`settle_up`, called by the loader after the body):
--- a call into the server costs more than its work. Nothing here is read again within the same script.
-local dropped, counted, unlinked, undated, told = {}, {}, {}, {}, {}
+-- What a batch does to shared keys is gathered and done once at the end of the script (`settle_up`, called by the loader after the body, also when
+-- the body failed half way): a call into the server costs more than its work. Whoever reads such a key within the same script reads it as it was.
+local admit
+local dropped, counted, unlinked, undated, told, kept = {}, {}, {}, {}, {}, {}
 local function drop_entry(stream, group, eid)
   if eid and eid ~= '' then
     local d = dropped[stream] or {group = group}
@@ -65,21 +66,45 @@ local function count(key, field, by)
   counted[key] = c
 end
 local function unlink(key) unlinked[#unlinked + 1] = key end
+-- The expiry of a key that many share only grows: `ms` from now, at least.
+local function keep(key, ms) kept[key] = math.max(kept[key] or 0, ms) end
+-- Lua passes some thousand values to a call at most.
+local MOST_VALUES = 2000
+local function in_pieces(values, f)
+  for i = 1, #values, MOST_VALUES do f(unpack(values, i, math.min(#values, i + MOST_VALUES - 1))) end
+end
 local function settle_up()
-  for stream, d in pairs(dropped) do
-    redis.pcall('XACK', stream, d.group, unpack(d))
-    redis.pcall('XDEL', stream, unpack(d))
-  end
-  for key, fields in pairs(counted) do
-    for field, by in pairs(fields) do if by ~= 0 then call('HINCRBY', key, field, by) end end
-  end
-  if #unlinked > 0 then call('UNLINK', unpack(unlinked)) end
-  if #undated > 0 then call('ZREM', P .. 'z:deadline', unpack(undated)) end
-  for run in pairs(told) do call('PEXPIRE', P .. 's:results:' .. run, tonumber(call('HGET', P .. 'r:' .. run, 'ttl_ms') or '604800000')) end
+  local d, c, u, z, t = dropped, counted, unlinked, undated, told
   dropped, counted, unlinked, undated, told = {}, {}, {}, {}, {}
+  for stream, ids in pairs(d) do
+    in_pieces(ids, function(...) redis.pcall('XACK', stream, ids.group, ...) redis.pcall('XDEL', stream, ...) end)
+  end
+  for key, fields in pairs(c) do
+    -- a run or group that expired is not made again by a late count; figures never stop what they count
+    if key == KEYS[1] or call('EXISTS', key) == 1 then
+      for field, by in pairs(fields) do if by ~= 0 then redis.pcall('HINCRBY', key, field, by) end end
+    end
+  end
+  in_pieces(u, function(...) call('UNLINK', ...) end)
+  in_pieces(z, function(...) redis.pcall('ZREM', P .. 'z:deadline', ...) end)
+  for run in pairs(t) do
+    local r = hash(P .. 'r:' .. run, 'ttl_ms', 'quota')
+    keep(P .. 's:results:' .. run, tonumber(r.ttl_ms or '604800000'))
+    if tonumber(r.quota or '0') > 0 then
+      -- held back by its quota: the end of one of its jobs admits the next
+      local window = tonumber(call('HGET', KEYS[1], 'window') or '0')
+      for _, cls in ipairs(call('SMEMBERS', P .. 'classes')) do admit(cls, window) end
+    end
+  end
+  for key, ms in pairs(kept) do
+    if call('PTTL', key) < ms then call('PEXPIRE', key, ms) end
+  end
+  kept = {}
+  if next(counted) then settle_up() end
 end
 
--- A job becomes claimable: one new entry with a readable header. More fields for the job's hash may follow.
+-- A job becomes claimable: one new entry with a readable header. More fields for the job's hash may follow. What can fail (a stream key of
+-- another type) comes first: then nothing is changed.
 local function make_ready(job, h, stage, node, ...)
   local stream = stage_stream(stage, h.cls, node)
   local eid = call('XADD', stream, '*', 'job', job, 'run', h.run, 'grp', h.grp or '', 'n', h.n or '0', 'task', h.task or '',
@@ -88,22 +113,30 @@ local function make_ready(job, h, stage, node, ...)
   return eid
 end
 
--- Back to the queue of a stage, now or after a delay. Going back to INIT gives up the environment and what was made in it.
+-- Only RUN has lanes: an environment that one node has. EVAL starts from a clean one and runs anywhere.
+local function lane_of(h, stage) return stage == 'run' and h.node or nil end
+
+-- Back to the queue of a stage, now or after a delay. Going back gives up what was made there and later; before INIT that is the environment too.
+local PLACE = {init = 1, run = 2, eval = 3}
 local function requeue(job, h, stage, delay_ms)
-  if stage == 'init' and h.stage ~= 'init' then
-    for _, name in ipairs({'b.init', 'b.run'}) do
-      local att = call('HGET', job_key(job), name)
-      if att then unlink(body_key(job, att, string.sub(name, 3))) end
-    end
-    call('HDEL', job_key(job), 'b.init', 'b.run', 'node', 'epoch')
-    h.node = nil
-  end
+  local node = stage ~= 'init' and h.node or nil
   if delay_ms > 0 then
     call('ZADD', P .. 'z:delay', NOW + delay_ms, job)
     call('HSET', job_key(job), 'st', 'delayed', 'stage', stage, 'src', '', 'eid', '', 'own', '')
   else
-    make_ready(job, h, stage, stage ~= 'init' and h.node or nil)
+    make_ready(job, h, stage, lane_of({node = node}, stage))
   end
+  if PLACE[stage] < PLACE[h.stage] then
+    local b = hash(job_key(job), 'b.init', 'b.run', 'salvaged')
+    if b.salvaged then unlink(body_key(job, b.salvaged, 'turns')) end
+    if b['b.run'] then unlink(body_key(job, b['b.run'], 'run')) end
+    call('HDEL', job_key(job), 'b.run', 'salvaged')
+    if stage == 'init' then
+      if b['b.init'] then unlink(body_key(job, b['b.init'], 'init')) end
+      call('HDEL', job_key(job), 'b.init', 'node', 'epoch')
+    end
+  end
+  h.node = node
 end
 
 -- Where a lost or failed attempt begins again: an environment that only one node has is made anew.
@@ -112,18 +145,36 @@ local function retry_stage(h)
   return h.stage
 end
 
--- Called after a member was added: the first one gives the member hash its expiry, the last one closes the group.
-local function close_group_if_full(grp, run)
-  local n = call('HLEN', group_key(grp) .. ':m')
-  local g = hash(group_key(grp), 'want', 'st', 'prompt')
-  if g.st ~= 'open' then return end
-  if n == 1 then call('PEXPIRE', group_key(grp) .. ':m', math.max(1, call('PTTL', group_key(grp)))) end
-  if n < tonumber(g.want) then return end
+local function is_there(stream, eid)
+  local found = redis.pcall('XRANGE', stream, eid, eid)
+  return found.err ~= nil or #found > 0
+end
+
+-- A wake-up is no record: what it would tell stands elsewhere, so it never stops anything.
+local function wake_up(...) redis.pcall('XADD', P .. 's:reward', 'MAXLEN', '~', REWARD_MAXLEN, '*', ...) end
+
+local function close_group(grp, run, prompt)
   call('HSET', group_key(grp), 'st', 'closed', 'closed', NOW)
   call('ZADD', P .. 'z:closed', NOW, grp)
   call('ZREM', open_key(run), grp)
-  call('XADD', P .. 's:reward', 'MAXLEN', '~', REWARD_MAXLEN, '*', 'kind', 'group_closed', 'run', run, 'grp', grp, 'prompt', g.prompt or '')
+  wake_up('kind', 'group_closed', 'run', run, 'grp', grp, 'prompt', prompt or '')
 end
+
+-- One line a member, the first one stands; the last one closes the group. A group that is gone takes no lines.
+local function add_member(grp, run, n, line)
+  local key = group_key(grp)
+  local g = hash(key, 'want', 'st', 'prompt')
+  if not g.st or call('HSETNX', key .. ':m', n, line) == 0 then return end
+  local have = call('HLEN', key .. ':m')
+  if have == 1 then call('PEXPIRE', key .. ':m', math.max(1, call('PTTL', key))) end
+  if g.st == 'open' and have >= tonumber(g.want) then close_group(grp, run, g.prompt) end
+end
+
+-- How a cancelled job ends: the deadline has an outcome of its own.
+local function outcome_of(reason) return reason == 'deadline' and 'expired' or 'cancelled' end
+
+-- A field of a member's line, whose fields are joined by bars.
+local function plain(text) return (string.gsub(text or '', '|', '/')) end
 
 -- Promise 1 and 3: the terminal record, the fan-in into the group and the counters are one step.
 -- h: from `hash` with st, stage, run, grp, n, task, att; with `loaded` set also what `TERMINAL_FIELDS` names.
@@ -148,55 +199,99 @@ local function terminal(job, h, r, ...)
   if grp == '' then
     call('ZREM', open_key(run), job)
   else
-    call('XADD', P .. 's:reward', 'MAXLEN', '~', REWARD_MAXLEN, '*', 'kind', 'job', 'run', run, 'grp', grp, 'n', h.n or '0', 'job', job,
-      'out', r.out, 'rew', r.rew or '')
-    local fresh = call('HSETNX', group_key(grp) .. ':m', h.n, table.concat({r.out, r.rew or '', r.stop or '', r.sampled or '0', r.total or '0',
-      r.turns or '0', h.att or '0', r.v0 or '', r.v1 or '', rid, r.why or '', r.comps or ''}, '|'))
-    if fresh == 1 then close_group_if_full(grp, run) end
+    wake_up('kind', 'job', 'run', run, 'grp', grp, 'n', h.n or '0', 'job', job, 'out', r.out, 'rew', r.rew or '')
+    add_member(grp, run, h.n, table.concat({r.out, r.rew or '', plain(r.stop), r.sampled or '0', r.total or '0', r.turns or '0', h.att or '0',
+      plain(r.v0), plain(r.v1), rid, plain(r.why), r.comps or ''}, '|'))
   end
   return rid
 end
 
 -- A job whose budget is used up, or that no retry can help: terminal record first, then a line for the people who look at failures.
-local function dead_letter(job, h, why, outcome)
-  local rid = terminal(job, h, {out = outcome or 'infra_failure', why = why})
-  call('XADD', P .. 's:dead', 'MAXLEN', '~', DEAD_MAXLEN, '*', 'job', job, 'run', h.run, 'grp', h.grp or '', 'stage', h.stage or '',
-    'att', h.att or '0', 'failed', h.failed or '0', 'lost', h.lost or '0', 'why', why, 'rid', rid)
+local function tell_dead(...) redis.pcall('XADD', P .. 's:dead', 'MAXLEN', '~', DEAD_MAXLEN, '*', ...) end
+local function dead_letter(job, h, why, ...)
+  local rid = terminal(job, h, {out = 'infra_failure', why = why})
+  tell_dead('job', job, 'run', h.run, 'grp', h.grp or '', 'stage', h.stage or '', 'att', h.att or '0', 'failed', h.failed or '0',
+    'lost', h.lost or '0', 'why', why, 'rid', rid, ...)
+end
+
+local LOST_HASH, UNUSABLE = 'its hash is gone', 'its key holds something else'
+
+-- The hash of a job, and whether its key can be used at all: a key of another type makes one job unusable, not the script.
+local function job_hash(job, ...)
+  local ok, h = pcall(hash, job_key(job), ...)
+  if ok then return h, true end
+  return {}, false
+end
+
+-- A job whose hash is gone, or is something else, can never report. It ends here as a dead letter, so that its group closes and its run's
+-- counters hold. What it was is read from its id and its group. False when it was no open job of anybody.
+local function bury(job, why, was_waiting)
+  local run = string.match(job, '^[^.]*')
+  local grp, n = string.match(job, '^(.*)%.(%d+)$')
+  local g = grp and hash(group_key(grp), 'st', 'want', 'res', 'inc') or {}
+  if g.st then
+    if g.st ~= 'open' or tonumber(n) >= tonumber(g.want) or call('HEXISTS', group_key(grp) .. ':m', n) == 1 then return false end
+  elseif not call('ZSCORE', open_key(run), job) then
+    return false
+  end
+  for _, cls in ipairs(call('SMEMBERS', P .. 'classes')) do
+    if call('ZREM', queue_key(run, cls), job) == 1 then was_waiting = true end
+  end
+  if was_waiting then count(run_key(run), 'inflight', 1) end
+  call('ZREM', P .. 'z:delay', job)
+  call('UNLINK', job_key(job))
+  dead_letter(job, {run = run, grp = g.st and grp or '', n = g.st and n or '0', inc = g.inc, res = g.res, loaded = true}, why)
+  call('PEXPIRE', job_key(job), tonumber(call('HGET', run_key(run), 'ttl_ms') or '604800000'))
+  return true
 end
 
 -- Weighted deficit round robin over the runs that have waiting jobs of one class: moves jobs to s:init while that is short.
-local QUANTUM = 8
-local function admit(cls, window)
+-- A run's turn is a quantum of jobs by its weight. When the room ends within a turn, the run stays at the head with what is left of it.
+local QUANTUM, LEAST_WEIGHT = 8, 0.01
+admit = function(cls, window)
   local active, deficits = class_key(P .. 'active', cls), class_key(P .. 'deficit', cls)
   local turns = call('LLEN', active)
   if turns == 0 then return 0 end
   local stream = stage_stream('init', cls)
-  local waiting = call('XLEN', stream)
+  local waiting = redis.pcall('XLEN', stream)
+  if type(waiting) ~= 'number' then return 0 end
   if waiting > 0 then
     local pending = redis.pcall('XPENDING', stream, 'init')
     if type(pending) == 'table' and not pending.err then waiting = waiting - pending[1] end
   end
-  local room, moved, idle = window - waiting, 0, 0
-  while room > 0 and turns > 0 and idle < turns do
+  local room, moved, held_back = window - waiting, 0, 0
+  while room > 0 and turns > 0 and held_back < turns do
     local run = call('LINDEX', active, 0)
     local rk, queue = run_key(run), queue_key(run, cls)
-    local r = hash(rk, 'weight', 'quota', 'inflight', 'paused', 'cx')
-    local deficit = tonumber(call('HGET', deficits, run) or '0') + QUANTUM * tonumber(r.weight or '1')
-    local most = math.min(room, math.floor(deficit))
-    if r.quota and tonumber(r.quota) > 0 then most = math.min(most, tonumber(r.quota) - tonumber(r.inflight or '0')) end
-    if r.paused == '1' then most = 0 end
-    local popped = most > 0 and call('ZPOPMIN', queue, most) or {}
-    local count = #popped / 2
-    for i = 1, #popped, 2 do
-      local job = popped[i]
-      local h = hash(job_key(job), 'st', 'run', 'grp', 'n', 'task', 'cls', 'att')
-      if h.st == 'waiting' then make_ready(job, h, 'init') else count = count - 1 end
+    local r = hash(rk, 'weight', 'quota', 'inflight', 'paused')
+    local quota, allowed = tonumber(r.quota or '0'), room
+    if quota > 0 then
+      local in_flight = tonumber(r.inflight or '0') + ((counted[rk] or {}).inflight or 0)
+      allowed = math.min(room, quota - in_flight)
+      if in_flight + call('ZCARD', queue) > quota then call('HSET', KEYS[1], 'window', window) end
     end
-    if count > 0 then
-      call('HINCRBY', rk, 'inflight', count)
-      room, moved, idle = room - count, moved + count, 0
+    if r.paused == '1' then allowed = 0 end
+    local left
+    if allowed <= 0 then
+      -- no credit builds up while a run is held back
+      held_back, left = held_back + 1, 0
     else
-      idle = idle + 1
+      held_back, left = 0, tonumber(call('HGET', deficits, run) or '0')
+      if left < 1 then left = left + QUANTUM * math.max(LEAST_WEIGHT, tonumber(r.weight or '1')) end
+      local most, before = math.min(allowed, math.floor(left)), moved
+      local popped = most > 0 and call('ZPOPMIN', queue, most) or {}
+      for i = 1, #popped, 2 do
+        local job = popped[i]
+        local h, usable = job_hash(job, 'st', 'run', 'grp', 'n', 'task', 'cls', 'att')
+        if h.st == 'waiting' then
+          make_ready(job, h, 'init')
+          count(rk, 'inflight', 1)
+          room, moved, left = room - 1, moved + 1, left - 1
+        elseif not usable or not h.st then
+          bury(job, usable and LOST_HASH or UNUSABLE, true)
+        end
+      end
+      if room > 0 and moved - before == allowed then left = 0 end
     end
     if call('EXISTS', queue) == 0 then
       call('LPOP', active)
@@ -204,9 +299,8 @@ local function admit(cls, window)
       call('HDEL', rk, class_key('listed', cls))
       turns = turns - 1
     else
-      -- what was not used for want of room is kept, what was held back by quota or pause is not: no credit builds up while paused
-      call('HSET', deficits, run, most > 0 and math.max(0, deficit - count) or 0)
-      call('LMOVE', active, active, 'LEFT', 'RIGHT')
+      call('HSET', deficits, run, left)
+      if room > 0 or left < 1 then call('LMOVE', active, active, 'LEFT', 'RIGHT') end
     end
   end
   return moved
@@ -236,12 +330,13 @@ local function accept_unit(c, unit, members, prompt_body, prompt_id, draw, versi
   end
   if members > 0 then
     call('HSET', group_key(unit), 'run', c.run, 'inc', c.inc, 'prompt', prompt_id, 'draw', draw, 'want', n, 'st', 'open', 't', NOW, 'pv', version,
-      'begun', 0)
+      'begun', 0, 'res', c.res)
     call('PEXPIRE', group_key(unit), keep_ms)
   end
   call('ZADD', open_key(c.run), NOW, unit)
-  call('ZADD', queue, unpack(queued))
-  call('ZADD', P .. 'z:deadline', unpack(deadlines))
+  in_pieces(queued, function(...) call('ZADD', queue, ...) end)
+  in_pieces(deadlines, function(...) call('ZADD', P .. 'z:deadline', ...) end)
+  for _, key in ipairs({rk, queue, open_key(c.run)}) do keep(key, keep_ms) end
   count(KEYS[1], 'reserved', c.res * n)
   count(rk, 'accepted', n)
   if call('HSETNX', rk, class_key('listed', c.cls), 1) == 1 then call('RPUSH', class_key(P .. 'active', c.cls), c.run) end
@@ -278,25 +373,37 @@ local function was_done(run, unit)
   return false
 end
 
+-- nil, or why the jobs of an incarnation are cancelled with their run. A run that a new trainer took over keeps the cancel of its jobs from before.
+local run_cx = {}
+local function cancel_of_run(run, inc)
+  local r = run_cx[run] or hash(run_key(run), 'cx', 'cx.inc', 'cx.why')
+  run_cx[run] = r
+  if r.cx then return r.cx end
+  if r['cx.inc'] and tonumber(inc or '0') <= tonumber(r['cx.inc']) then return r['cx.why'] end
+  return nil
+end
+
 -- Ends one job that nobody holds, or marks one that a worker holds. Returns what was found.
 local function cancel_job(job, reason)
   local key = job_key(job)
-  local h = hash(key, 'st', 'run', 'grp', 'n', 'task', 'cls', 'att', 'stage', 'src', 'eid', 'cx', 'node')
-  if not h.st then return 'unknown' end
+  local h, usable = job_hash(job, 'st', 'run', 'grp', 'n', 'task', 'cls', 'att', 'stage', 'src', 'eid', 'cx', 'node')
+  if not h.st then
+    return bury(job, usable and LOST_HASH or UNUSABLE) and 'settled' or 'unknown'
+  end
   if h.st == 'done' then return 'done' end
-  if h.st == 'running' then
+  -- held by a worker, unless its entry is gone: then nobody's lease can run out, and nobody else would end it
+  if h.st == 'running' and is_there(P .. h.src, h.eid) then
     if not h.cx then call('HSET', key, 'cx', reason) end
     return 'running'
   end
+  terminal(job, h, {out = outcome_of(h.cx or reason), why = h.cx or reason}, 'cx', h.cx or reason)
   if h.st == 'waiting' then
     call('ZREM', queue_key(h.run, h.cls), job)
-    call('HINCRBY', run_key(h.run), 'inflight', 1)
+    count(run_key(h.run), 'inflight', 1)
   elseif h.st == 'ready' then
     drop_entry(P .. h.src, h.stage, h.eid)
   elseif h.st == 'delayed' then
     call('ZREM', P .. 'z:delay', job)
   end
-  call('HSET', key, 'cx', reason)
-  terminal(job, h, {out = reason == 'deadline' and 'expired' or 'cancelled', why = reason})
   return 'settled'
 end

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- The leases of one worker process live on; answers whether each job is still its own, and whether it was cancelled.
+-- The leases of one worker process live on; answers whether each job is still its own, and whether it was cancelled. A job whose entry is gone
+-- is put back, uncounted; one whose group is gone keeps its worker.
 -- ARGV: stage, consumer, boot, lock_ms, then per job: stream, entry id, job, attempt
 -- Returns {name held: 1 or 0, then per job: 1 renewed, 0 lost, or the cancel reason}.
 local stage, consumer, boot = ARGV[1], ARGV[2], ARGV[3]
@@ -11,17 +12,19 @@ if not holds_name(consumer, boot, tonumber(ARGV[4])) then
 end
 call('PEXPIRE', P .. 'w:' .. consumer, tonumber(ARGV[4]))
 call('HSET', P .. 'w:' .. consumer, 'beat', NOW)
-local out, run_cx = {1}, {}
+local out = {1}
 for i = 5, #ARGV, 4 do
-  local stream, eid, att = P .. ARGV[i], ARGV[i + 1], ARGV[i + 3]
-  local h = hash(job_key(ARGV[i + 2]), 'eid', 'att', 'own', 'cx', 'run', 'st')
+  local stream, eid, job, att = P .. ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local h = job_hash(job, 'eid', 'att', 'own', 'cx', 'run', 'st', 'inc', 'stage', 'grp', 'n', 'task', 'cls', 'node')
   if h.st == 'running' and h.eid == eid and h.att == att and h.own == own then
-    local kept = redis.pcall('XCLAIM', stream, stage, consumer, 0, eid, 'IDLE', 0, 'JUSTID')
-    if run_cx[h.run] == nil then run_cx[h.run] = call('HGET', run_key(h.run), 'cx') or false end
-    if type(kept) ~= 'table' or kept.err or #kept == 0 then
+    -- FORCE: a group that was made again has forgotten who holds what; an entry that was delivered again to another comes home
+    local claimed = redis.pcall('XCLAIM', stream, stage, consumer, 0, eid, 'IDLE', 0, 'FORCE', 'JUSTID')
+    if (claimed.err or #claimed == 0) and not is_there(stream, eid) then
+      -- the stream was deleted: no lease of this entry can run out any more, so the job goes back here
+      pcall(requeue, job, h, retry_stage(h), 0)
       out[#out + 1] = 0
     else
-      out[#out + 1] = h.cx or run_cx[h.run] or 1
+      out[#out + 1] = h.cx or cancel_of_run(h.run, h.inc) or 1
     end
   else
     out[#out + 1] = 0

@@ -25,6 +25,10 @@ TRIES = 4
 FIRST_PAUSE_S = 0.05
 
 
+_TAIL = "if not ok and type(reply) ~= 'table' then error(reply, 0) end\nreturn reply"
+"""An error of a Redis command is a table, and as a reply it is that error again."""
+
+
 class OutOfMemory(BrokerError):
     """Redis is above its memory bound and refused a script that may not go over it."""
 
@@ -40,7 +44,8 @@ def source(name: str) -> str:
     first, rest = text.split("\n", 1)
     heads = ["lib", *re.findall(r"^-- needs: (\w+)$", rest, re.MULTILINE)]
     texts = ((folder / f"{head}.lua").read_text(encoding="utf-8") for head in heads)
-    return "\n".join((first, *texts, "local function body()", rest, "end", "local reply = body()", "settle_up()", "return reply"))
+    # a body that fails half way has done its first half: what it gathered is done all the same, and then the error goes on
+    return "\n".join((first, *texts, "local function body()", rest, "end", "local ok, reply = pcall(body)", "settle_up()", _TAIL))
 
 
 @lru_cache(maxsize=64)

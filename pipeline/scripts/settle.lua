@@ -9,33 +9,33 @@ local out = {}
 for i = 3, #ARGV, 17 do
   local short, eid, job, att = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local key = job_key(job)
-  local h = hash(key, 'st', 'stage', 'eid', 'att', 'cx', 'run', 'grp', 'n', 'task', 'cls', 'settled', unpack(TERMINAL_FIELDS))
+  local h = job_hash(job, 'st', 'stage', 'eid', 'att', 'cx', 'run', 'grp', 'n', 'task', 'cls', 'settled', 'failed', 'lost',
+    unpack(TERMINAL_FIELDS))
   if h.st ~= 'running' or h.eid ~= eid or h.att ~= att then
     out[#out + 1] = h.settled == eid .. '/' .. att and 'again' or 'fenced'
   else
-    drop_entry(P .. short, stage, eid)
     local body, kind = ARGV[i + 5], ARGV[i + 6]
     h.loaded = true
     h['ms.' .. stage] = ARGV[i + 4]
     local fields = {'ms.' .. stage, ARGV[i + 4], 'settled', eid .. '/' .. att}
     if #body > 0 then
-      call('SET', body_key(job, att, kind), body, 'PX', ttl)
+      call('SET', body_key(job, att, kind), body, 'PX', math.max(ttl, call('PTTL', key)))
       h['b.' .. kind] = att
       fields[5], fields[6] = 'b.' .. kind, att
     end
     local r = {out = ARGV[i + 7], why = ARGV[i + 8], rew = ARGV[i + 9], comps = ARGV[i + 10], stop = ARGV[i + 11], sampled = ARGV[i + 12],
       total = ARGV[i + 13], turns = ARGV[i + 14], v0 = ARGV[i + 15], v1 = ARGV[i + 16]}
     if h.cx then
-      r.out, r.why, r.rew, r.comps = h.cx == 'deadline' and 'expired' or 'cancelled', h.cx, '', ''
+      r.out, r.why, r.rew, r.comps = outcome_of(h.cx), h.cx, '', ''
       out[#out + 1] = 'cx:' .. h.cx
     else
       out[#out + 1] = 'ok'
     end
+    local rid = terminal(job, h, r, unpack(fields))
+    drop_entry(P .. short, stage, eid)
     if stage == 'run' then unlink(body_key(job, att, 'turns')) end
-    terminal(job, h, r, unpack(fields))
     if r.out == 'infra_failure' then
-      call('XADD', P .. 's:dead', 'MAXLEN', '~', DEAD_MAXLEN, '*', 'job', job, 'run', h.run, 'grp', h.grp or '', 'stage', stage, 'att', att,
-        'why', r.why)
+      tell_dead('job', job, 'run', h.run, 'grp', h.grp or '', 'stage', stage, 'att', att, 'failed', h.failed, 'lost', h.lost, 'why', r.why, 'rid', rid)
     end
   end
 end

@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
--- The lane of a node without live RUN workers: what waits there goes back to INIT, uncounted; an empty lane is deleted with its group.
--- Jobs that a worker of that node still holds are left to their leases.
+-- What waits in a node's lane and cannot be served there goes back to INIT, uncounted: all of it when the node has no live RUN workers (then an empty
+-- lane is deleted with its group), else what was made in an earlier epoch of the node. Jobs that a worker still holds are left to their leases.
 -- ARGV: stream, node, most
 -- Returns {sent back, left, 1 when deleted}.
 local stream, node = P .. ARGV[1], ARGV[2]
-if call('EXISTS', P .. 'n:' .. node .. ':run') == 1 then return {0, call('XLEN', stream), 0} end
+local epoch = call('HGET', P .. 'n:' .. node .. ':run', 'epoch')
 local back = 0
 for _, entry in ipairs(call('XRANGE', stream, '-', '+', 'COUNT', tonumber(ARGV[3]))) do
   local fields = {}
   for k = 1, #entry[2], 2 do fields[entry[2][k]] = entry[2][k + 1] end
-  local h = hash(job_key(fields.job or ''), 'st', 'stage', 'src', 'eid', 'att', 'run', 'grp', 'n', 'task', 'cls', 'node')
+  local h = job_hash(fields.job or '', 'st', 'stage', 'src', 'eid', 'att', 'run', 'grp', 'n', 'task', 'cls', 'node', 'epoch')
   if h.eid == entry[1] and h.src == ARGV[1] then
-    if h.st == 'ready' then
-      drop_entry(stream, 'run', entry[1])
+    if h.st == 'ready' and h.epoch ~= epoch then
       requeue(fields.job, h, 'init', 0)
+      drop_entry(stream, 'run', entry[1])
       back = back + 1
     end
   else
@@ -22,7 +22,7 @@ for _, entry in ipairs(call('XRANGE', stream, '-', '+', 'COUNT', tonumber(ARGV[3
 end
 settle_up()
 local left = call('XLEN', stream)
-if left == 0 then
+if left == 0 and not epoch then
   call('DEL', stream)
   call('SREM', P .. 'streams', ARGV[1])
   return {back, 0, 1}

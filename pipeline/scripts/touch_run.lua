@@ -11,7 +11,7 @@ call('HSET', rk, 'contact', NOW)
 call('ZADD', P .. 'runs', NOW, run)
 for _, key in ipairs({rk, results_key(run), open_key(run), P .. 'steps:' .. run, P .. 'p:' .. run, P .. 'pb:' .. run, P .. 'pm:' .. run,
   P .. 'fly:' .. run, P .. 'ready:' .. run, P .. 'servers:' .. run}) do
-  call('PEXPIRE', key, ttl)
+  keep(key, ttl)
 end
-for _, key in ipairs(call('SMEMBERS', P .. 'classes')) do call('PEXPIRE', queue_key(run, key), ttl) end
+for _, key in ipairs(call('SMEMBERS', P .. 'classes')) do keep(queue_key(run, key), ttl) end
 return {'ok'}

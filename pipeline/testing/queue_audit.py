@@ -2,8 +2,8 @@
 
 What must hold at any moment, between any two scripts:
 
-  1. A job that has not ended is in exactly one place, the one its state names: the queue of its run (`waiting`), one stage stream (`ready`; and
-     pending there, when `running`), or the delayed retries (`delayed`). A job that has ended is in none and has exactly one terminal record.
+  1. A job that has not ended is in exactly one place, the one its state names: the queue of its run (`waiting`), one stage stream (`ready`;
+     and pending there, when `running`), or the delayed retries (`delayed`). A job that has ended is in none and has exactly one record.
   2. A group is closed exactly when each member has a line in it, is in `z:closed` once, and was announced once.
   3. Counters agree with what they count: `inflight` of a run with its jobs that are past admission and have not ended, `reserved` with the
      bytes of all that have not ended.

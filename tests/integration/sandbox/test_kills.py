@@ -1,0 +1,143 @@
+"""Promise 8 at its root: whatever is killed, nothing of a sandbox goes on running."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pipeline.testing.wait import wait_until
+from tests.integration.sandbox.conftest import AttachedWorker, StartWorker
+from workers.sandbox import Isolation, SandboxGone, SandboxOwner, SandboxSpec
+from workers.sandbox.process import ProcessSandboxes, owners, sweep
+from workers.sandbox.process.environment import MARK
+from workers.sandbox.process.folder import SandboxFolder
+from workers.sandbox.process.identity import is_running, marked_processes
+
+pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="daemons are only followed where there are subreapers: Linux")
+
+
+def nothing_runs(worker: AttachedWorker) -> bool:
+    return not any(map(is_running, worker.inside)) and not marked_processes(MARK, worker.handle.sandbox_id)
+
+
+async def test_kill_9_of_the_worker_ends_everything_daemons_too(start_worker: StartWorker) -> None:
+    worker = await start_worker()
+
+    worker.kill()
+
+    await wait_until(lambda: nothing_runs(worker), "the sandbox's processes are gone", timeout_s=2)
+
+
+async def test_kill_9_of_the_holder_ends_everything_it_started_and_the_sweep_the_rest(start_worker: StartWorker, place: Path) -> None:
+    worker = await start_worker()
+    holder = SandboxFolder.open(Path(worker.handle.folder)).state().holder
+    assert holder is not None
+
+    os.kill(holder.pid, signal.SIGKILL)
+    await worker.process.wait()  # its sandbox is gone: it ends
+    await sweep(place / "scratch", lambda owner: False)
+
+    left = [process for process in worker.inside if is_running(process)]
+    unmarked = 1  # `env -i` took the mark away and its parent was not one of the holder's own children
+    assert len(left) <= unmarked
+    assert not marked_processes(MARK, worker.handle.sandbox_id)
+
+
+async def test_what_waits_for_a_killed_holder_is_told_and_stop_still_cleans_up(place: Path) -> None:
+    async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+        sandbox = await provider.start(SandboxSpec(isolation=Isolation.NONE), SandboxOwner(job_id="job", attempt=1, boot_id="b"))
+        await sandbox.shell().run("setsid sleep 1004 </dev/null >/dev/null 2>&1 & disown", timeout_s=10)
+
+        with pytest.raises(SandboxGone):
+            await sandbox.exec("kill -9 $PPID; sleep 60", timeout_s=60)
+        with pytest.raises(SandboxGone):
+            await sandbox.shell().run("true", timeout_s=10)
+        await sandbox.stop()
+
+        assert not marked_processes(MARK, sandbox.handle.sandbox_id)
+        assert list((place / "scratch").iterdir()) == []
+
+
+async def test_after_a_kill_the_lease_is_free_and_what_was_changed_is_not_met_again(start_worker: StartWorker, place: Path) -> None:
+    worker = await start_worker("job", attempt=1)
+    worker.kill()
+    await wait_until(lambda: nothing_runs(worker), "the sandbox's processes are gone")
+
+    async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+        with pytest.raises(SandboxGone, match="attempt 1 changed it and was lost"):
+            await provider.attach(worker.handle, SandboxOwner(job_id="job", attempt=2, boot_id="b"))
+
+
+async def test_a_later_start_takes_the_job_from_a_worker_that_still_lives(start_worker: StartWorker, place: Path) -> None:
+    """A frozen worker loses its lease; the next attempt must not find its sandbox working."""
+    worker = await start_worker("job", attempt=1)
+    os.kill(worker.process.pid, signal.SIGSTOP)
+
+    async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+        sandbox = await provider.start(SandboxSpec(isolation=Isolation.NONE), SandboxOwner(job_id="job", attempt=2, boot_id="b"))
+
+        assert nothing_runs(worker)
+        assert [owner.attempt for owner in owners(place / "scratch")] == [2]
+        await sandbox.stop()
+    os.kill(worker.process.pid, signal.SIGCONT)
+    assert await worker.process.wait() == 0
+
+
+async def test_a_sweep_ends_what_is_over_and_leaves_what_is_not(start_worker: StartWorker, place: Path) -> None:
+    over, live = await start_worker("over"), await start_worker("live")
+    (place / "scratch" / ".new-half").mkdir()
+    os.utime(place / "scratch" / ".new-half", (0, 0))
+    (place / "scratch" / ".trash-old").mkdir()
+    (place / "scratch" / "epoch").write_text("not a sandbox")
+
+    report = await sweep(place / "scratch", lambda owner: owner.job_id == "live")
+
+    assert (report.live, report.removed, report.failed) == (1, (over.handle.sandbox_id,), ())
+    assert nothing_runs(over)
+    assert all(map(is_running, live.inside))
+    assert sorted(path.name for path in (place / "scratch").iterdir()) == sorted([live.handle.sandbox_id, "epoch"])
+    assert [path.name for path in (place / "run").iterdir()] == [live.handle.sandbox_id]
+    assert await over.process.wait() == 0
+
+
+async def test_a_sweep_after_the_worker_was_killed_removes_the_folders(start_worker: StartWorker, place: Path) -> None:
+    worker = await start_worker()
+    worker.kill()
+
+    report = await sweep(place / "scratch", lambda owner: False)
+
+    assert report.removed == (worker.handle.sandbox_id,)
+    assert nothing_runs(worker)
+    assert list((place / "scratch").iterdir()) == list((place / "run").iterdir()) == []
+
+
+async def test_an_attachment_lost_before_its_first_change_can_be_taken_again(place: Path, start_worker: StartWorker) -> None:
+    """The holder is killed before anything was run: the files are as INIT left them, and the next attempt may have them."""
+    async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+        first = await provider.start(SandboxSpec(isolation=Isolation.NONE), SandboxOwner(job_id="job", attempt=1, boot_id="b"))
+        await first.write_file("made", b"by init")
+        handle = await first.park()
+        lost = await provider.attach(handle, SandboxOwner(job_id="job", attempt=2, boot_id="b"))
+        assert await lost.read_file("made") == b"by init"
+        holder = SandboxFolder.open(Path(handle.folder)).state().holder
+        assert holder is not None
+        os.kill(holder.pid, signal.SIGKILL)
+        await lost.wait_gone()
+
+        async with await provider.attach(handle, SandboxOwner(job_id="job", attempt=3, boot_id="b")) as sandbox:
+            assert await sandbox.read_file("made") == b"by init"
+
+
+async def test_a_worker_that_attaches_holds_what_another_parked(place: Path, start_worker: StartWorker) -> None:
+    async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+        first = await provider.start(SandboxSpec(isolation=Isolation.NONE), SandboxOwner(job_id="job", attempt=1, boot_id="b"))
+        handle = await first.park()
+
+        worker = await start_worker("job", attempt=2, handle=handle)
+
+        assert worker.handle == handle
+        worker.kill()
+        await wait_until(lambda: nothing_runs(worker), "the sandbox's processes are gone", timeout_s=2)

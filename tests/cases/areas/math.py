@@ -31,11 +31,8 @@ async def _check(grader: MathGrader, case: Case) -> list[Difference]:
     took_s = time.perf_counter() - started
     found: list[Difference] = []
     if verdict.correct is not case.expect["correct"]:
-        found.append(
-            Difference(
-                f"correct ({verdict.kind}, {verdict.reason}, read {verdict.extracted!r:.80})", case.expect["correct"], verdict.correct
-            )
-        )
+        judged = f"correct ({verdict.kind}, {verdict.reason}, read {shown(verdict.extracted or '', 80)!r})"
+        found.append(Difference(judged, case.expect["correct"], verdict.correct))
     if took_s > float(case.expect.get("max_s", 10)):
         found.append(Difference("seconds", f"at most {case.expect['max_s']}", round(took_s, 2)))
     unwanted = case.expect.get("no_file")

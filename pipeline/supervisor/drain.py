@@ -24,7 +24,9 @@ from pipeline.supervisor.views import ClosedGroup, RunView
 
 log = structlog.get_logger(__name__)
 
-CLOSED_A_ROUND = 256
+CLOSED_A_PAGE = 256
+PAGES_A_ROUND = 64
+"""A round ends after this many, so that no flood of closed groups keeps other runs waiting for long."""
 LOOKS = 8
 """How often a run is looked at again when others were faster; then it is left to them until the next round."""
 
@@ -50,17 +52,18 @@ class Drain:
             BrokerUnreachable: no contact; everything is still there for the next round.
         """
         looked: set[str] = set()
-        while True:
-            closed = await self._reader.closed(CLOSED_A_ROUND)
-            full_page = sum(map(len, closed.values())) == CLOSED_A_ROUND
+        left = 0
+        for _ in range(PAGES_A_ROUND):
+            closed = await self._reader.closed(CLOSED_A_PAGE, skip=left)
             runs = set(closed) | (set(woken) - looked)
             if every_run:
                 runs |= set(await self._reader.active_runs()) - looked
-            accounted = False
             for run in sorted(runs):
-                accounted |= await self._look_after(run, closed.get(run, []), find_stuck=every_run and run not in looked)
+                groups = closed.get(run, [])
+                if not await self._look_after(run, groups, find_stuck=every_run and run not in looked):
+                    left += len(groups)
             looked |= runs
-            if not (full_page and accounted):
+            if sum(map(len, closed.values())) < CLOSED_A_PAGE:
                 return
 
     async def _look_after(self, run: str, closed: Sequence[str], *, find_stuck: bool) -> bool:

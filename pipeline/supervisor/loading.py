@@ -48,10 +48,10 @@ class LedgerReader:
         counts = await self._ask([("EXISTS", self._keys.flying(run), self._keys.parked(run)) for run in runs])
         return [run for run, first, count in zip(runs, firsts, counts, strict=True) if first is not None or count]
 
-    async def closed(self, most: int) -> dict[str, list[str]]:
+    async def closed(self, most: int, skip: int = 0) -> dict[str, list[str]]:
         """Groups that closed and are not accounted, oldest first, by run."""
         found: dict[str, list[str]] = {}
-        for word in (await self._ask([("ZRANGE", self._keys.closed, 0, most - 1)]))[0]:
+        for word in (await self._ask([("ZRANGE", self._keys.closed, skip, skip + most - 1)]))[0]:
             group = word.decode()
             found.setdefault(run_of(group), []).append(group)
         return found

@@ -1,0 +1,159 @@
+"""Promise 3 when supervisors die: after each of their scripts once, and again and again while others go on."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from pipeline.keys import Keys
+from pipeline.settings import QueueSettings
+from pipeline.supervisor.step_spec import StepSpec
+from pipeline.testing import wait_until
+from tests.integration.supervisor.fleet import RUN, Fleet, all_right, broken, mixed
+
+SUPERVISE = """
+import asyncio, sys
+from pipeline.settings import QueueSettings
+from pipeline.supervisor.loop import Supervisor
+settings = QueueSettings(redis_url=sys.argv[1], namespace=sys.argv[2])
+asyncio.run(Supervisor(settings, name=sys.argv[3], period_s=0.2).run(asyncio.Event()))
+"""
+
+
+@contextmanager
+def a_supervisor(settings: QueueSettings, name: str, *, failpoint: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """A supervisor process; killed when left."""
+    environ = {**os.environ, "ROLLSTREAM_FAILPOINT": failpoint}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISE, settings.redis_url, settings.namespace, name], env=environ, stdout=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def work_once(fleet: Fleet) -> bool:
+    """The group that is first ends, when there is one; of five prompts three are mixed, one is all right, one breaks."""
+    await fleet.work()
+    for group in fleet.groups()[:1]:
+        number = int(group.split("-")[1].split(".")[0])
+        await fleet.end(group, {3: all_right, 4: broken}.get(number % 5, mixed))
+        return True
+    return False
+
+
+async def work_until(fleet: Fleet, condition: Callable[[], object | Awaitable[object]], description: str) -> None:
+    """Workers go on until a condition holds."""
+
+    async def holds() -> object:
+        while await work_once(fleet) and not await _answer(condition):
+            continue
+        return await _answer(condition)
+
+    await wait_until(holds, description, timeout_s=25)
+
+
+async def _answer(condition: Callable[[], object | Awaitable[object]]) -> object:
+    answer = condition()
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def reached(fleet: Fleet) -> int:
+    return len(await fleet.records("step"))
+
+
+async def check(fleet: Fleet, keys: Keys, steps: int, target: int) -> None:
+    """Every step reached its target exactly once, no group was counted or launched twice, no redundant job is left."""
+    found = await fleet.records("step")
+    assert sorted(int(step["k"]) for step in found) == list(range(steps))
+    joined = [group for step in found for group in step["groups"].split()]
+    assert all(len(step["groups"].split()) == target for step in found)
+    assert len(joined) == len(set(joined))
+    for kind, name in (("group", "grp"), ("job", "job")):
+        counts = Counter(record[name] for record in await fleet.records(kind))
+        assert max(counts.values()) == 1, f"a {kind} has two records"
+    groups = [record["grp"] for record in await fleet.records("group")]
+    jobs = Counter(record["grp"] for record in await fleet.records("job"))
+    assert all(jobs[group] == 2 for group in groups), "a group was accounted without its members"
+    # two groups in flight of one prompt would be a double launch
+    flying = [group.split(".")[1] for group in await fleet.members(keys.flying(RUN))]
+    assert len(flying) == len(set(flying))
+    marks = await fleet.hash(keys.prompt_marks(RUN))
+    for prompt in flying:
+        assert marks[prompt].startswith("flying")
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("failpoint", ["launch", "launch:2", "account_groups", "account_groups:2", "reach_step", "give_up_groups"])
+async def test_whatever_script_a_supervisor_dies_after_another_goes_on(
+    failpoint: str, fleet: Fleet, settings: QueueSettings, keys: Keys
+) -> None:
+    await fleet.push_many(60)
+    spec = StepSpec(target=2, n=2, over=2.0, max_redraws=0)
+    await fleet.open(0, spec)
+    await fleet.open(1, spec)
+    if failpoint == "give_up_groups":
+        # groups of an older incarnation are in flight
+        await fleet.supervise()
+        await fleet.connect(nonce="second")
+        await fleet.open(0, spec)
+        await fleet.open(1, spec)
+    with a_supervisor(settings, "dies", failpoint=failpoint) as first:
+        if failpoint == "give_up_groups":
+            await wait_until(lambda: first.poll() is not None, "the supervisor is dead", timeout_s=25)
+        else:
+            await work_until(fleet, lambda: first.poll() is not None, "the supervisor is dead")
+        assert first.returncode == -signal.SIGKILL
+
+    with a_supervisor(settings, "lives"):
+        await work_until(fleet, lambda: _at_least(fleet, 2), "both steps are reached")
+
+    await check(fleet, keys, steps=2, target=2)
+
+
+@pytest.mark.slow
+@pytest.mark.one_server
+async def test_two_supervisors_that_are_killed_in_turn_lose_and_double_nothing(fleet: Fleet, settings: QueueSettings, keys: Keys) -> None:
+    steps, kills = 12, 6
+    await fleet.push_many(400)
+    spec = StepSpec(target=2, n=2, over=2.0, max_redraws=0)
+    for index in range(2):
+        await fleet.open(index, spec)
+    opened = 2
+
+    async def goes_on(until: int) -> bool:
+        nonlocal opened
+        count = await reached(fleet)
+        while opened < min(steps, count + 2):
+            await fleet.open(opened, spec)
+            opened += 1
+        return count >= until
+
+    for kill in range(kills):
+        until = min(steps, await reached(fleet) + 2)
+        with a_supervisor(settings, "s0"), a_supervisor(settings, f"s{kill % 2 + 1}"):
+            await work_until(fleet, partial(goes_on, until), f"{until} steps are reached")
+    with a_supervisor(settings, "last"):
+        await work_until(fleet, lambda: goes_on(steps), "all steps are reached")
+        await work_until(fleet, lambda: _settled(fleet), "what was made redundant has ended")
+
+    await check(fleet, keys, steps=steps, target=2)
+
+
+async def _at_least(fleet: Fleet, steps: int) -> bool:
+    return await reached(fleet) >= steps
+
+
+async def _settled(fleet: Fleet) -> bool:
+    return not await fleet.members(fleet.scripts.keys.closed) and not await fleet.members(fleet.scripts.keys.flying(RUN))

@@ -127,6 +127,8 @@ def _compare_shapes(gold: str, answer: str, tolerance: Tolerance) -> Decision:
             undecided |= same is None
     if answer_fault is not None and not answer_readings and (answer_fault.final or _has_words(answer)):
         return Decision("unreadable", "not_an_answer")
+    if tolerance.worked_out and (undecided or not answer_readings):
+        return Decision("unreadable", "not_worked_out")
     if undecided or not gold_readings or not answer_readings:
         return Decision("undecided", "not_computed" if gold_readings and answer_readings else "not_read")
     return Decision("different", "other_value")

@@ -39,10 +39,18 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Leeway that a task grants for numbers, beside the strict policy."""
+    """What a task grants or demands for numbers, beside the strict policy."""
 
     relative: float = 0.0
     absolute: float = 0.0
+    worked_out: bool = False
+    """Demand that the answer is worked out: no sum where a number is asked for, no function that the reference does without, nothing
+    that only computer algebra can value. Without this a policy can put the question's own expression into its box."""
+
+    @property
+    def has_leeway(self) -> bool:
+        """Whether a number may differ at all."""
+        return self.relative > 0 or self.absolute > 0
 
     def admits(self, gold: Any, answer: Any) -> bool:
         """Whether `answer` is within the leeway around `gold`."""
@@ -54,6 +62,8 @@ STRICT = Tolerance()
 
 def same_value(gold: Node, answer: Node, tolerance: Tolerance = STRICT) -> bool | None:
     """Whether `answer` is worth what `gold` is, under any honest reading of percent signs, degree signs and bare logarithms."""
+    if tolerance.worked_out and not _is_worked_out(gold, answer):
+        return False
     if key(gold) == key(answer):
         return True
     answer = _imaginary_as_in(gold, answer)
@@ -127,7 +137,7 @@ def _same(gold: Node, answer: Node, log_base: str | None, tolerance: Tolerance) 
     if exact_gold is not None and exact_answer is not None:
         if exact_gold == exact_answer:
             return True
-        if gold.op != "num" or answer.op != "num" or max(gold.decimals, answer.decimals) >= 0 or tolerance != STRICT:
+        if gold.op != "num" or answer.op != "num" or max(gold.decimals, answer.decimals) >= 0 or tolerance.has_leeway:
             return _stands_for(gold, exact_answer, answer, exact_gold) or tolerance.admits(exact_gold, exact_answer)
         return False
     return _same_constant(gold, answer, log_base, tolerance)
@@ -165,7 +175,7 @@ def _same_constant(gold: Node, answer: Node, log_base: str | None, tolerance: To
         found = evaluator.value(answer)
     except Undefined:
         return False
-    if tolerance != STRICT and tolerance.admits(expected, found):
+    if tolerance.has_leeway and tolerance.admits(expected, found):
         return True
     if _agree(evaluator, expected, found, _AGREE, _NEAR_ZERO):
         again = Evaluator(_DIGITS_AGAIN, log_base=log_base)
@@ -234,6 +244,50 @@ def _points(names: list[str], ranges: Sequence[tuple[float, float]]) -> list[Poi
         {name: context.mpf(low) + context.mpf(high - low) * zlib.crc32(f"{place}/{name}".encode()) / 2**32 for name in names}
         for place, (low, high) in enumerate(ranges)
     ]
+
+
+def _is_worked_out(gold: Node, answer: Node) -> bool:
+    if _is_arithmetic(gold):
+        return _is_written_number(answer)
+    return _functions(answer) <= _functions(gold)
+
+
+def _functions(node: Node) -> frozenset[str]:
+    """What an expression uses beside sums, products, powers and roots."""
+    return frozenset(part.name or part.op for part in walk(node) if part.op in ("fn", "call", "fact", "dfact", "binom"))
+
+
+def _is_arithmetic(node: Node) -> bool:
+    """Whether a reference is made of written numbers, and the imaginary unit, alone."""
+    return all(part.op not in ("sym", "fn", "call", "root", "fact", "dfact", "binom") and part.name in ("", "i") for part in walk(node))
+
+
+def _is_written_number(node: Node) -> bool:
+    """An integer, decimal or fraction with its sign, a power of ten behind it, percent or degree sign; or a complex number of such."""
+    if node.op == "neg":
+        return _is_written_number(node.args[0])
+    if node.op == "add" and len(node.args) == 2:
+        real, imaginary = node.args
+        return (_is_real_number(real) and _is_imaginary_number(imaginary)) or (_is_imaginary_number(real) and _is_real_number(imaginary))
+    return _is_real_number(node) or _is_imaginary_number(node)
+
+
+def _is_real_number(node: Node) -> bool:
+    if node.op in ("neg", "percent", "degree"):
+        return _is_real_number(node.args[0])
+    if node.op == "div":
+        return all(part.op == "num" or (part.op == "neg" and part.args[0].op == "num") for part in node.args)
+    if node.op == "mul" and len(node.args) == 2:
+        digits, power = node.args
+        return digits.op == "num" and power.op == "pow" and power.args[0] == num(10) and power.args[1].op == "num"
+    return node.op in ("num", "based")
+
+
+def _is_imaginary_number(node: Node) -> bool:
+    if node.op == "neg":
+        return _is_imaginary_number(node.args[0])
+    unit = Node("const", name="i")
+    return node == unit or (node.op == "mul" and len(node.args) == 2 and node.args[1] == unit and _is_real_number(node.args[0]))
 
 
 def _imaginary_as_in(gold: Node, answer: Node) -> Node:

@@ -53,7 +53,7 @@ class _Comparison:
 
     def same(self, gold: Answer, answer: Answer) -> Verdict:
         if isinstance(answer, Named) and answer.also:
-            agreed = _both(*(self.same(answer.value, other) for other in answer.also))
+            agreed = _both(*(same_answer(answer.value, other) for other in answer.also))
             return _both(agreed, self.same(gold, Named(answer.names, answer.arguments, answer.value)))
         if isinstance(gold, Named) and isinstance(answer, Named):
             return self.named(gold, answer)
@@ -164,10 +164,10 @@ class _Comparison:
         """`2 + 3 = 5` or `a + b = 5` against 5; not `x + 1 = 5`, whose solution is another number."""
         constant = [side for side in answer.sides if not symbols(side.node)]
         if len(constant) == len(answer.sides):
-            return _both(*(self.quantities(answer.sides[-1], side) for side in answer.sides[:-1]), self.same(gold, answer.sides[-1]))
+            return _both(*(same_answer(answer.sides[-1], side) for side in answer.sides[:-1]), self.same(gold, answer.sides[-1]))
         if symbols(answer.sides[-1].node):
             same = self.same(gold, answer.sides[-1]) if not constant else False
-            return same and _both(*(self.quantities(answer.sides[-1], side) for side in answer.sides[:-1]))
+            return same and _both(*(same_answer(answer.sides[-1], side) for side in answer.sides[:-1]))
         if _is_equation_to_solve(answer.sides[0].node):
             return False
         return self.same(gold, answer.sides[-1])

@@ -1,0 +1,1 @@
+"""Problems that ship as data; `workers.handlers.math.data` reads them."""

@@ -94,9 +94,12 @@ PromptMap = Annotated[Mapping[str, object], AfterValidator(plain_map), AfterVali
 
 
 class Request(BaseModel):
-    """Base of all requests: strict, frozen, no unknown fields, no NaN where a number is asked for."""
+    """Base of all requests: strict, frozen, no unknown fields, no NaN where a number is asked for.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    Built when first used: a trainer imports all of them and may use one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     def __init__(self, **data: object) -> None:
         """Builds and checks a request.
@@ -178,8 +181,8 @@ class TemplateRequest(Request):
     task: str = Field(pattern=TASK)
     """Name of the handler, such as `math`."""
     model: str = Field(default=_template.model, max_length=256)
-    sampling: SamplingRequest = SamplingRequest()
-    limits: LimitsRequest = LimitsRequest()
+    sampling: SamplingRequest = Field(default_factory=SamplingRequest)
+    limits: LimitsRequest = Field(default_factory=LimitsRequest)
     options: PlainMap = Field(default_factory=dict)
     """The handler's own settings."""
     run_seed: int = Field(default=_template.run_seed, ge=0, le=2**63 - 1)

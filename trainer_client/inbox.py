@@ -97,7 +97,7 @@ class Inbox:
             if known.record.entry != record.entry and not known.was_read:
                 known.renew(record)
         elif record.job in self._acked or record.group in self._acked:
-            self._put_aside(record.entry, "group" if record.group else "job", record.group or record.job)
+            self._put_aside(record.entry, "job", record.job)
         else:
             result = self.jobs[record.job] = self._make_result(record)
             for future in self._job_waiters.pop(record.job, ()):

@@ -154,13 +154,13 @@ class StepStream:
         self._ack = ack
         self._why_waiting = why_waiting
         self._open: dict[int, StepRequest] = {}
-        self._empty_until = -1
+        self._empty: set[int] = set()
 
     async def stream(self, request: StepRequest, start: int | None, count: int | None, timeout_s: float | None) -> AsyncIterator[Step]:
         """See `Run.steps`."""
         index = self._first(start)
         last = math.inf if count is None else index + count - 1
-        while index <= last:
+        while index <= last and index not in self._empty:
             for ahead in range(index, int(min(index + request.ahead, last)) + 1):
                 await self._open_step(ahead, request)
             record = await self._wait_for(index, timeout_s)
@@ -181,14 +181,9 @@ class StepStream:
             del self._open[known]
 
     def _first(self, start: int | None) -> int:
-        go_on_at = max(self._progress.next_step if self._progress.next_step is not None else 1, self._empty_until + 1)
         if start is None:
-            return go_on_at
+            return 1 if self._progress.next_step is None else self._progress.next_step
         bounded_int(start, "start", low=0, high=2**53)
-        if start <= self._empty_until:
-            raise InvalidRequest(
-                f"step {start} has ended without groups, since the prompts had; go on with start={go_on_at} or without start", field="start"
-            )
         if self._progress.next_step is not None and start < self._progress.next_step:
             raise InvalidRequest(
                 f"run {self._run!r} has acked its steps up to {self._progress.next_step - 1}, got {start}: go on with "
@@ -243,7 +238,7 @@ class StepStream:
             self._inbox.set_aside[record.entry] = ("step", str(empty))
             self._inbox.drop("step", str(empty))
             del self._open[empty]
-            self._empty_until = max(self._empty_until, empty)
+            self._empty.add(empty)
         self._inbox.moved.set()
 
 

@@ -166,7 +166,7 @@ class WaitReasons:
             pending = 0
             try:
                 pending = int((await ask(self._client, "XPENDING", stream, stage.value))["pending"])
-                consumers |= {row["name"] for row in await ask(self._client, "XINFO", "CONSUMERS", stream, stage.value)}
+                consumers |= {row["name"] for row in await ask(self._client, "XINFO CONSUMERS", stream, stage.value)}
             except redis.ResponseError as error:
                 if "NOGROUP" not in str(error) and "no such key" not in str(error):
                     raise

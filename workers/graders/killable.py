@@ -83,7 +83,7 @@ class KillablePool:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._closed = True
+        self._closed = True  # from here on no child starts, so the set only shrinks
         await asyncio.gather(*(child.close() for child in list(self._all)))
         self._all.clear()
         self._idle.clear()
@@ -107,11 +107,10 @@ class KillablePool:
         Raises:
             CallTimedOut: no reply within `limit_s`; waiting for a free child and starting one do not count.
             CallCrashed: the child died of this request.
+            RuntimeError: the pool was left before the reply.
             ChildNotStarted: no child could be started.
         """
         async with self._slots:
-            if self._closed:
-                raise RuntimeError("the pool is closed")
             for last in (False, True):
                 child = await self._child()
                 try:
@@ -137,6 +136,7 @@ class KillablePool:
         raise AssertionError("the second try returns or raises")
 
     async def _child(self) -> _Child:
+        self._refuse_when_closed()
         while self._idle:
             child = self._idle.pop()
             if child.is_alive:
@@ -145,9 +145,11 @@ class KillablePool:
         return await self._start()
 
     async def _start(self) -> _Child:
+        self._refuse_when_closed()
         child = await _Child.start(self._module, self._memory_bytes)
         self._all.add(child)
         try:
+            self._refuse_when_closed()
             async with asyncio.timeout(self._start_limit_s):
                 await child.ready()
         except (TimeoutError, EOFError, OSError) as broken:
@@ -159,6 +161,10 @@ class KillablePool:
             await asyncio.shield(self._discard(child))
             raise
         return child
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError("the pool is closed")
 
     async def _discard(self, child: _Child) -> int:
         """Kills and reaps a child; its exit status."""

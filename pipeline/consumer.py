@@ -82,6 +82,7 @@ class JobControl:
         self.held = held
         self.cancel_reason = ""
         self.lease_lost = False
+        self.concluded = False
         self.started_s = time.monotonic()
         self.task: asyncio.Task[None] | None = None
         self._consumer = consumer
@@ -408,16 +409,22 @@ class Consumer:
         self._slots.take()
         self._held[held.entry] = control
         control.task = jobs.create_task(self._serve(control), name=f"{self._stage.value}-{held.job}:{held.attempt}")
+        # a task that is cancelled before its first step never runs a line of `_serve`
+        control.task.add_done_callback(lambda _: self._conclude(control, self._interrupted(control)))
 
     # ---- working
 
     async def _serve(self, control: JobControl) -> None:
         """Works on one job and ends it. Never raises: what a job does wrong stays in the job."""
-        started_s = time.monotonic()
-        end = await self._end_of(control)
+        self._conclude(control, await self._end_of(control))
+
+    def _conclude(self, control: JobControl, end: End | None) -> None:
+        """Takes the end of an attempt, the first that comes; None, or a lost lease, means that its output is dropped."""
+        if control.concluded:
+            return
+        control.concluded = True
         if end is not None and not control.lease_lost:
-            ending = _Ending(control, end, int((time.monotonic() - started_s) * 1000))
-            self._endings.append(ending)
+            self._endings.append(_Ending(control, end, int((time.monotonic() - control.started_s) * 1000)))
             self._flush.set()
         else:
             self.statistics.fenced += 1

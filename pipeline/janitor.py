@@ -44,6 +44,7 @@ class Janitor:
         self._who = who
         self._random = random.Random()
         self._round = 0
+        self._wake_ups_lost = 0
         self.period_s = min(LONGEST_PERIOD_S, max(SHORTEST_PERIOD_S, settings.lease_s / ROUNDS_A_LEASE))
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -51,10 +52,11 @@ class Janitor:
         while not stop.is_set():
             wait_s = self.period_s
             try:
-                acting, quiet = await self._scripts.janitor_round(
+                acting, quiet, wake_ups_lost = await self._scripts.janitor_round(
                     self._who, period_ms=int(self.period_s * 1000), lease_ms=int(self._settings.lease_s * 1000)
                 )
                 if acting:
+                    self._tell_lost(wake_ups_lost)
                     wait_s = min(wait_s, await self.round(quiet=quiet))
             except (BrokerError, redis.RedisError, OSError) as error:
                 log.warning("janitor_round_failed", error=str(error))
@@ -63,6 +65,15 @@ class Janitor:
                     await stop.wait()
             except TimeoutError:
                 continue
+
+    def _tell_lost(self, wake_ups: int) -> None:
+        if wake_ups > self._wake_ups_lost:
+            log.error(
+                "reward_stream_unusable",
+                lost=wake_ups - self._wake_ups_lost,
+                what=f"{self._keys.reward} takes no events (WRONGTYPE, or another error): supervisors only look each second; delete or rename the key",
+            )
+        self._wake_ups_lost = wake_ups
 
     async def round(self, *, quiet: bool) -> float:
         """One round; returns the seconds until the next is worth while. A part that fails does not keep the others from their work."""

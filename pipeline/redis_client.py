@@ -29,10 +29,13 @@ CONNECT_TIMEOUT_S = 5.0
 READ_MARGIN_S = 5.0
 """A blocking read may come back this much later than asked (some servers let BLOCK run over) before the connection counts as dead."""
 MAX_CONNECTIONS = 64
+POOL_TIMEOUT_S = 30.0
+"""A task may wait this long for a connection: all of them are in use, each for no longer than a command's timeout."""
 
 AsyncClient = redis.asyncio.Redis
 SyncClient = redis.Redis
 
+MISUSE_WORDS = ("WRONGTYPE", "WRONGPASS", "NOPERM", "NOAUTH", "ACL failure in script", "The user executing the script")
 OUTAGE_WORDS = ("LOADING", "MISCONF", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "BUSY ", "TRYAGAIN")
 
 
@@ -62,14 +65,16 @@ def _options(settings: QueueSettings) -> dict[str, Any]:
 
 
 def command_client(settings: QueueSettings) -> AsyncClient:
-    """A client for scripts and short commands."""
-    return redis.asyncio.Redis.from_url(
+    """A client for scripts and short commands. Tasks beyond its connections wait for one; an error at once would look like an outage."""
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
         settings.redis_url,
         **_options(settings),
         socket_timeout=COMMAND_TIMEOUT_S,
         max_connections=MAX_CONNECTIONS,
+        timeout=POOL_TIMEOUT_S,
         retry=AsyncRetry(NoBackoff(), 0),
     )
+    return redis.asyncio.Redis.from_pool(pool)
 
 
 def reader_client(settings: QueueSettings, *, block_s: float) -> AsyncClient:
@@ -112,7 +117,7 @@ def broker_error(error: redis.RedisError | OSError) -> BrokerUnreachable | Broke
     """Our type for what redis-py raised: an outage that passes, a misuse that does not, or the error as it is."""
     text = str(error)
     if isinstance(error, redis.ResponseError) and not isinstance(error, redis.exceptions.BusyLoadingError):
-        if "WRONGTYPE" in text or "WRONGPASS" in text or "NOPERM" in text or "NOAUTH" in text:
+        if any(word in text for word in MISUSE_WORDS):
             return BrokerMisused(text)
         if any(word in text for word in OUTAGE_WORDS):
             return BrokerUnreachable(text)

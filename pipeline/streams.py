@@ -23,6 +23,7 @@ from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.calls import Claim, new_nonce
+from pipeline.scripts.runner import ScriptRunner
 
 log = structlog.get_logger(__name__)
 
@@ -50,15 +51,11 @@ async def ensure_group(client: AsyncClient, keys: Keys, stage: Stage, stream: st
         BrokerUnreachable: no contact.
     """
     try:
-        await ask(client, "XGROUP", "CREATE", stream, stage.value, "0", "MKSTREAM")
+        await ScriptRunner(client, keys)("ensure_group", keys.short(stream), stage.value, tries=1)
     except BrokerMisused as error:
         raise BrokerMisused(
             f"{stream} is not a stream: something else wrote that key; rename or delete it, or choose another ROLLSTREAM_NAMESPACE ({error})"
         ) from error
-    except redis.ResponseError as error:
-        if "BUSYGROUP" not in str(error):
-            raise
-    await ask(client, "SADD", keys.key("streams"), keys.short(stream))
 
 
 class StreamReader:

@@ -304,10 +304,10 @@ class Scripts:
         """Says that a node is alive, and that its lane is read."""
         await self.run_script("beat_node", node, epoch, live_ms, int(reads_lane), int(leaving))
 
-    async def janitor_round(self, who: str, *, period_ms: int, lease_ms: int) -> tuple[bool, bool]:
-        """Asks for this round; returns (it is ours, no lease is judged for now)."""
+    async def janitor_round(self, who: str, *, period_ms: int, lease_ms: int) -> tuple[bool, bool, int]:
+        """Asks for this round; returns (it is ours, no lease is judged for now, wake-ups that could not be written so far)."""
         reply = await self.run_script("janitor_round", who, period_ms, lease_ms)
-        return _int(reply[0]) == 1, _int(reply[1]) == 1
+        return _int(reply[0]) == 1, _int(reply[1]) == 1, _int(reply[2])
 
     async def expire_deadlines(self, most: int = MAX_BATCH) -> tuple[int, int]:
         """Ends jobs past their wall deadline; returns (ended at once, cancelled at their worker)."""

@@ -150,8 +150,11 @@ local function is_there(stream, eid)
   return found.err ~= nil or #found > 0
 end
 
--- A wake-up is no record: what it would tell stands elsewhere, so it never stops anything.
-local function wake_up(...) redis.pcall('XADD', P .. 's:reward', 'MAXLEN', '~', REWARD_MAXLEN, '*', ...) end
+-- A wake-up is no record: what it would tell stands elsewhere, so it never stops anything. One that failed is counted, and the janitor says so.
+local function wake_up(...)
+  local told = redis.pcall('XADD', P .. 's:reward', 'MAXLEN', '~', REWARD_MAXLEN, '*', ...)
+  if type(told) == 'table' and told.err then count(KEYS[1], 'wake_ups_lost', 1) end
+end
 
 local function close_group(grp, run, prompt)
   call('HSET', group_key(grp), 'st', 'closed', 'closed', NOW)

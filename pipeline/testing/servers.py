@@ -76,12 +76,20 @@ class PrivateServer:
         persistence: what of its data survives `kill`: nothing, or the append-only file synced each second or at each write.
         maxmemory_bytes: memory bound; 0 = none. Nothing is ever evicted.
         extra: more directives of its configuration.
+        environment: variables of the server process, beside those of this one.
     """
 
     def __init__(
-        self, kind: ServerKind, *, persistence: Persistence = "none", maxmemory_bytes: int = 0, extra: tuple[Directive, ...] = ()
+        self,
+        kind: ServerKind,
+        *,
+        persistence: Persistence = "none",
+        maxmemory_bytes: int = 0,
+        extra: tuple[Directive, ...] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
+        self._environment = {**os.environ, **(environment or {})}
         self.folder = _short_folder()
         self.socket = self.folder / "s"
         self._process: subprocess.Popen[bytes] | None = None
@@ -129,7 +137,9 @@ class PrivateServer:
         """
         log = self.folder / "log"
         with log.open("ab") as sink:
-            process = subprocess.Popen([self.kind.binary, "-"], stdin=subprocess.PIPE, stdout=sink, stderr=sink, cwd=self.folder)
+            process = subprocess.Popen(
+                [self.kind.binary, "-"], stdin=subprocess.PIPE, stdout=sink, stderr=sink, cwd=self.folder, env=self._environment
+            )
         assert process.stdin is not None
         process.stdin.write(self._config.encode())
         process.stdin.close()

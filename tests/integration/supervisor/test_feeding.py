@@ -83,6 +83,7 @@ async def test_the_end_that_an_older_trainer_said_ends_nothing_for_the_next(flee
 
     await fleet.supervise()
 
+    assert not (await fleet.view()).prompts_ended
     assert await fleet.records("step") == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -102,6 +103,33 @@ async def test_the_last_place_of_a_step_is_taken_once(fleet: Fleet) -> None:
     [step] = await fleet.records("step")
     assert step["groups"] == first
     assert await fleet.members(fleet.scripts.keys.parked(RUN)) == [second]
+
+
+async def test_the_scripts_hold_even_a_decision_that_breaks_the_rules(fleet: Fleet, keys: Keys) -> None:
+    """On a fresh basis: a group for a full step, a step away from its target, a step that was reached, a launch beyond its bound."""
+    await fleet.push_many(20)
+    await fleet.open(0, StepSpec(target=1, n=4, over=4.0))
+    view = await fleet.view()
+    action = ledger.launch(view)
+    assert action is not None
+    done = await fleet.steps.launch(view.basis, replace(action, groups=9, bound=2), window=256)
+    assert done.groups == len(await fleet.members(keys.flying(RUN))) == 2
+    await fleet.work()
+    for group in fleet.groups():
+        await fleet.end(group, mixed)
+    one, two = ledger.account(await fleet.view(), await closed_groups(fleet))
+    step = (await fleet.view()).steps[0]
+    with pytest.raises(Moved):
+        await fleet.steps.reach_step((await fleet.view()).basis, ledger.reach(view, step, ()))
+
+    _, words = await fleet.steps.account_groups((await fleet.view()).basis, [one, replace(two, step=0)])
+    assert words == ["done", "full"]
+    await fleet.steps.reach_step((await fleet.view()).basis, ledger.reach(view, replace(step, accepted=1), ()))
+    with pytest.raises(Moved):
+        await fleet.steps.reach_step((await fleet.view()).basis, ledger.reach(view, replace(step, accepted=1), ()))
+
+    assert [found["groups"] for found in await fleet.records("step")] == [one.group]
+    assert await fleet.reader.groups([one.group]) == {}  # it has its verdict: nobody judges it again
 
 
 async def test_a_step_is_reached_once(fleet: Fleet, keys: Keys, client: AsyncClient) -> None:

@@ -39,6 +39,7 @@ async def test_a_step_takes_informative_groups_until_it_has_its_target(fleet: Fl
     assert groups[launched[1]]["verdict"] == "informative"
     assert groups[launched[1]]["rews"] == "0,1,0,1"
     assert (groups[launched[1]]["mean"], groups[launched[1]]["spread"]) == ("0.5", "1")
+    assert "first" not in await fleet.hash(fleet.scripts.keys.run(RUN))  # no open step is left to look for
     assert await fleet.mark("e0-0") == "filtered 1 0 0 1"
     assert await fleet.mark("e0-1") == "trained 1 0 0 2"
 

@@ -61,8 +61,8 @@ class Shell(Protocol):
     ) -> ShellResult:
         """Goes on waiting for a command that was left running; `output` is what came since. `ok` and empty when none runs."""
 
-    async def send(self, text: str) -> None:
-        """Types into the terminal, control characters included; for the command that runs now."""
+    async def send(self, text: str) -> bool:
+        """Types into the terminal, control characters included. False when no command runs, or the terminal takes no more."""
 
     async def interrupt(self) -> None:
         """Types Ctrl-C."""

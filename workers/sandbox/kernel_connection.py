@@ -229,10 +229,14 @@ class KernelConnection:
         socket.close()
 
     def _send(self, channel: Channel, kind: str, content: dict[str, Any]) -> str:
-        """Sends a request; returns the number that its answers carry."""
+        """Sends a request; returns the number that its answers carry.
+
+        Through the socket itself: `Session.send` goes round it to the plain one below, which takes the wake-up that a reply just gave, and
+        the reply is then not seen until another comes.
+        """
         assert self._client is not None
-        message = self._client.session.send(self._channels[channel][0], kind, content)
-        assert message is not None
+        message = self._client.session.msg(kind, content)
+        self._channels[channel][0].send_multipart(self._client.session.serialize(message))
         return str(message["header"]["msg_id"])
 
     async def _pump(self, socket: Any, take: Callable[[str, str, bytes], None]) -> None:

@@ -75,9 +75,14 @@ class PtyShell:
                 wake = await session.wait(running, timeout_s, no_change_timeout_s)
                 return await self._result(session, running, wake, started)
 
-    async def send(self, text: str) -> None:
-        if self._session is not None:
+    async def send(self, text: str) -> bool:
+        if self._session is None or self._running is None:
+            return False
+        try:
             await self._session.type(_encoded(text))
+        except TimeoutError:
+            return False
+        return True
 
     async def interrupt(self) -> None:
         if self._session is not None:

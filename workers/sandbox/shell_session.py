@@ -153,7 +153,8 @@ class ShellSession:
         source = "/dev/null" if stdin == "null" else "/dev/tty"
         begin, end = f"__rs_begin {command.number}", f"__rs_end {command.number}"
         line = f"{{ {begin}; {do} <{source} 2>/dev/tty {CONTROL_FD}>&-; {end}; }} 2>/dev/null"
-        await self.type(f" PROMPT_COMMAND='{{ {end}; }} 2>/dev/null'; {line}\n".encode())
+        with contextlib.suppress(TimeoutError):  # a shell that does not read its line does not report either: the wait tells
+            await self.type(f" PROMPT_COMMAND='{{ {end}; }} 2>/dev/null'; {line}\n".encode())
         return command
 
     async def wait(self, command: RunningCommand, timeout_s: float, no_change_timeout_s: float | None = None) -> Wake:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
 from pipeline.testing.wait import wait_until
-from workers.sandbox import Sandbox, SandboxFileError
+from tests.contract.sandbox.conftest import SPEC, an_owner
+from workers.sandbox import Limits, Sandbox, SandboxFileError, SandboxProvider
 
 
 async def content(sandbox: Sandbox, path: str) -> str:
@@ -135,6 +137,33 @@ async def test_limits_hold_for_each_process(sandbox: Sandbox) -> None:
     result = await sandbox.exec("ulimit -c; ulimit -n; ulimit -f", timeout_s=10)
 
     assert result.stdout.split() == [b"0", b"1024", b"1048576"]
+
+
+async def test_a_folder_that_is_not_there_is_named(sandbox: Sandbox) -> None:
+    result = await sandbox.exec(["true"], cwd="nowhere", timeout_s=10)
+
+    assert result.returncode == 127
+    assert f"folder {sandbox.workdir}/nowhere" in result.stderr_text
+
+
+async def test_whoever_deletes_the_home_folder_can_go_on(sandbox: Sandbox) -> None:
+    await sandbox.exec('rm -rf "$HOME"', cwd="/", timeout_s=10)
+
+    assert (await sandbox.exec("pwd", timeout_s=10)).stdout_text.strip() == sandbox.workdir
+    assert (await sandbox.kernel().run("1 + 1", timeout_s=20)).result == "2"
+
+
+async def test_a_process_beyond_its_limits_ends_and_the_sandbox_goes_on(provider: SandboxProvider) -> None:
+    limits = Limits(cpu_s=1, memory_bytes=512 * 1024**2, file_bytes=1024**2)
+    async with await provider.start(replace(SPEC, limits=limits), an_owner()) as sandbox:
+        spins = await sandbox.exec("while :; do :; done", timeout_s=30)
+        writes = await sandbox.exec("head -c 2000000 /dev/zero >big", timeout_s=10)
+        fills = await sandbox.kernel().run("x = bytearray(10 ** 9)", timeout_s=20)
+
+        assert (spins.returncode, spins.timed_out) == (-9, False)
+        assert writes.returncode != 0
+        assert [entry.size_bytes for entry in await sandbox.list() if entry.name == "big"] == [1024**2]
+        assert (fills.status, fills.error_name) == ("error", "MemoryError")
 
 
 async def no_process(sandbox: Sandbox, arguments: str) -> bool:

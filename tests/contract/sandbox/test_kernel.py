@@ -190,6 +190,17 @@ async def test_a_message_too_large_to_take_costs_output_and_not_the_kernel(kerne
     assert (after.status, after.stdout, after.result, after.incomplete) == ("ok", "heard\n", "5", False)
 
 
+async def test_every_cell_of_several_kernels_at_once_is_answered(sandbox: Sandbox) -> None:
+    """Replies were lost to the loop's notice when a request was sent in the moment they came."""
+
+    async def cells(name: str) -> list[str | None]:
+        kernel = sandbox.kernel(name)
+        return [(await run(kernel, str(n))).result for n in range(100)]
+
+    for answers in await asyncio.gather(*map(cells, ("a", "b", "c"))):
+        assert answers == [str(n) for n in range(100)]
+
+
 async def test_pictures_become_a_note(kernel: Kernel) -> None:
     code = "from IPython.display import display, HTML\ndisplay({'image/png': 'AAAA', 'text/plain': '<Figure>'}, raw=True)\nHTML('<b>x</b>')"
 

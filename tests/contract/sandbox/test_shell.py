@@ -258,12 +258,13 @@ async def test_characters_cut_by_a_read_are_whole(shell: Shell) -> None:
 async def test_a_quiet_command_is_given_back_and_can_be_fed(shell: Shell) -> None:
     result = await shell.run("echo ask; read x; echo got $x", timeout_s=30, no_change_timeout_s=0.3, stdin="tty")
     busy = await shell.run("echo other", timeout_s=5)
-    await shell.send("answer\n")
+    assert await shell.send("answer\n")
     rest = await shell.wait(timeout_s=10)
 
     assert (result.status, result.output) == ("running", "ask\n")
     assert busy.status == "busy"
     assert (rest.status, rest.exit_code, rest.output) == ("ok", 0, "got answer\n")
+    assert not await shell.send("to nobody\n")
     assert (await run(shell, "echo after")).output == "after\n"
 
 

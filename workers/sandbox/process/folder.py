@@ -107,6 +107,13 @@ class SandboxFolder:
     def log_file(self) -> Path:
         return self.path / "holder.log"
 
+    def restore(self) -> bool:
+        """Makes the sandbox's own folders where they are missing; False when none was."""
+        missing = [folder for folder in (self.home, self.temporary) if not folder.exists()]
+        for folder in missing:
+            folder.mkdir(mode=0o700)
+        return bool(missing)
+
     # -- making and finding -------------------------------------------------------------------------------------------------------
 
     @classmethod

@@ -74,6 +74,14 @@ class Process:
         self.parent, self.group, self.session = int(words[1]), int(words[2]), int(words[3])
 
 
+def enter(folder: str) -> None:
+    """Like chdir, with an error that cannot be taken for one about the program."""
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise OSError(error.errno, f"folder {folder}: {error.strerror}") from error
+
+
 def process_table() -> list[Process]:
     table = []
     for name in os.listdir("/proc") if LINUX else ():
@@ -261,7 +269,7 @@ class Holder:
         if pid == 0:
             try:
                 os.setsid()
-                os.chdir(request["cwd"])
+                enter(request["cwd"])
                 error_write = fcntl.fcntl(error_write, fcntl.F_DUPFD_CLOEXEC, PARKING_FD)
                 parked = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, PARKING_FD) for number in given]
                 for source, place in zip(parked, request["fds"], strict=True):
@@ -296,7 +304,7 @@ class Holder:
             prepare = self.prepare(request)
 
             def in_the_child() -> None:
-                os.chdir(request["cwd"])
+                enter(request["cwd"])
                 prepare()
                 for place in places:
                     os.set_inheritable(place, True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shutil
 from pathlib import Path
 from types import TracebackType
@@ -84,7 +85,7 @@ class ProcessSandboxes:
 
     async def probe(self) -> Probe:
         why = ""
-        owner = SandboxOwner(job_id="probe", attempt=1, boot_id="probe")
+        owner = SandboxOwner(job_id=f"probe:{secrets.token_hex(8)}", attempt=1, boot_id="probe")
         try:
             async with await self.start(SandboxSpec(isolation=Isolation.NONE), owner) as sandbox:
                 result = await sandbox.exec("exit 7", timeout_s=10)

@@ -17,7 +17,7 @@ import structlog
 import zmq.asyncio
 
 from workers.sandbox.base import DEFAULT_ARCHIVE_BYTES, DEFAULT_FILE_BYTES, DEFAULT_OUTPUT_BYTES
-from workers.sandbox.errors import SandboxGone, SandboxLeak
+from workers.sandbox.errors import SandboxFileError, SandboxGone, SandboxLeak
 from workers.sandbox.execute import execute
 from workers.sandbox.kernel import IpcKernel
 from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram
@@ -165,9 +165,17 @@ class ProcessSandbox:
         await asyncio.shield(self._changing)
         self.check_open()
 
+    async def restore_folders(self) -> bool:
+        """Makes the home folder again for whoever deleted it; False when it was there."""
+        return await self._in_thread(self._folder.restore)
+
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self.check_open()
-        return await asyncio.to_thread(work, *args, **kwargs)
+        try:
+            return await asyncio.to_thread(work, *args, **kwargs)
+        except SandboxFileError:
+            self.check_open()  # a path that is missing because the sandbox is
+            raise
 
     async def _end(self, why: str, grace_s: float, *, remove: bool) -> None:
         """Ends this attachment once; who asks again, also after a cancel, waits for the same end."""
@@ -213,7 +221,12 @@ class _ChangeNotingLauncher:
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, fds: Mapping[int, int]) -> LaunchedProcess:
         await self._sandbox.note_change()
-        return await self._holder.spawn(argv, env=env, cwd=cwd, fds=fds)
+        try:
+            return await self._holder.spawn(argv, env=env, cwd=cwd, fds=fds)
+        except FileNotFoundError:
+            if not await self._sandbox.restore_folders():
+                raise
+            return await self._holder.spawn(argv, env=env, cwd=cwd, fds=fds)
 
     async def spawn_pty(
         self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, rows: int, columns: int, fds: Mapping[int, int]

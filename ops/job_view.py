@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
@@ -12,6 +14,7 @@ from pipeline.messages import Trajectory
 from workers.llm.tokenizer import load
 
 ROLE_STYLE = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
+ROLE_WIDTH = 9
 TOKENS_SHOWN = 12
 
 
@@ -44,8 +47,11 @@ def render_story(console: Console, story: JobStory, *, longest: int) -> None:
 def render_trajectory(console: Console, trajectory: Trajectory, *, longest: int) -> None:
     """The conversation, and its tokens with their mask."""
     for role, text in conversation(trajectory.messages, longest=longest):
-        console.print(Text(f"{role:>9} │ ", style="bold " + ROLE_STYLE.get(role, "")), end="")
-        console.print(Text(text.replace("\n", "\n" + " " * 9 + " │ ")))
+        width = max(20, console.width - ROLE_WIDTH - 4)
+        lines = [part for line in text.split("\n") for part in (textwrap.wrap(line, width, drop_whitespace=False) or [""])]
+        for number, line in enumerate(lines):
+            head = role if number == 0 else ""
+            console.print(Text.assemble((f"{head:>{ROLE_WIDTH}} │ ", "bold " + ROLE_STYLE.get(role, "")), line), soft_wrap=True)
     console.print(f"[bold]stopped[/bold] {trajectory.stop.value} after {len(trajectory.turns)} turns")
     for row in token_strip(trajectory):
         console.print(Text(row))

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import shutil
 import sys
+from importlib import resources
 from pathlib import Path
 
 from ops.child_processes import ChildEnded, ChildProcesses
@@ -18,7 +19,7 @@ from pipeline.embedded import open_redis
 from pipeline.logs import redact_text
 from pipeline.messages import Stage
 from pipeline.process import Shutdown
-from workers.handlers.math.data import PROBLEM_FILES
+from workers.handlers.math.data import SHIPPED
 
 STOP_GRACE_S = 4.0
 MODEL = ("--first-token-ms", "40", "--per-token-ms", "4", "--mean-steps", "3", "--tool-rate", "0.25")
@@ -64,7 +65,8 @@ async def _host(places: Places, slots: int) -> int:
 
 def start_processes(children: ChildProcesses, places: Places, slots: int) -> None:
     """A node's processes, a supervisor, and the scripted model."""
-    files = [str(path) for path in PROBLEM_FILES]
+    folder = Path(str(resources.files("workers.handlers.math.problems")))
+    files = [str(folder / f"{name}.jsonl") for name in SHIPPED]
     children.start("model", "workers.llm.scripted", "--socket", str(places.model_socket), *MODEL, "--problems", *files)
     for stage in Stage:
         own_slots = slots if stage is Stage.RUN else max(2, slots // 8)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict, dataclass
 
 from ops.demo.places import DemoState
 from ops.look import Look, look
@@ -15,7 +15,7 @@ from pipeline.settings import QueueSettings
 from trainer_client import LimitsRequest, SamplingRequest, Step, StepRequest, connect
 from trainer_client.results import Result
 from trainer_client.run_statistics import RunStatistics
-from workers.handlers.math.data import PROBLEM_FILES, load_problems
+from workers.handlers.math.data import SHIPPED, load_shipped
 
 LOOK_EVERY_S = 0.25
 SETTLE_TIMEOUT_S = 10.0
@@ -52,7 +52,7 @@ async def take_a_step(
             state.run, [Server(state.model_url, "", "1.0")], ttl_s=86_400.0
         )
         async with connect(settings, run=state.run) as run:
-            rows = [problem.row() for file in PROBLEM_FILES for problem in load_problems(file)]
+            rows = [asdict(problem) for name in SHIPPED for problem in load_shipped(name).problems]
             run.feed(rows, epochs=1000, shuffle_seed=7)
             request = StepRequest(
                 task="math",
@@ -97,9 +97,9 @@ async def take_a_step(
         await client.aclose()
 
 
-async def _one_step(steps: object) -> Step:
-    async for step in steps:  # type: ignore[attr-defined]  # an async iterator of steps
-        return step  # type: ignore[no-any-return]
+async def _one_step(steps: AsyncIterator[Step]) -> Step:
+    async for step in steps:
+        return step
     raise AssertionError("a stream of one step gives one step or raises")
 
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from functools import lru_cache
 
 from pipeline.messages import ChatMessage, JobSpec, Trajectory
-from workers.agent import AgentSettings, ChatMLRenderer, Renderer, TrajectoryRecorder, run_agent
+from workers.agent import AgentSettings, ChatMLRenderer, Renderer, RetryPolicy, TrajectoryRecorder, run_agent
 from workers.handlers.base import RunContext, TaskHandler
 from workers.llm.tokenizer import load
 from workers.sandbox.base import Sandbox
@@ -18,7 +18,8 @@ from workers.tools.base import Tool, ToolSet
 class AgentHandler(TaskHandler):
     """Lets the agent loop act with the task's tools in the task's sandbox; the sandbox is gone when it ends."""
 
-    settings = AgentSettings()
+    settings = AgentSettings(retry=RetryPolicy(tries=1))
+    """The pool behind the backend tries other servers; the loop only waits for a busy or paused one."""
 
     @abstractmethod
     def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -139,9 +140,17 @@ class PooledBackend:
         return await self._tried(lambda backend: backend.probe())
 
     async def generate(self, request: GenRequest, *, timeout_s: float) -> GenResult:
-        """One call; at another server, or the same one later, when a retry can help."""
+        """One call; at another server, or the same one later, when a retry can help.
+
+        Prefix caches are shared only within a run and a version of its weights: the salt keeps others out.
+        """
         self._progress(timeout_s * CALL_TRIES + WAIT_PROGRESS_S)
-        return await self._tried(lambda backend: backend.generate(request, timeout_s=timeout_s))
+
+        async def call(backend: VllmBackend) -> GenResult:
+            version = self._assignment.version if self._assignment is not None else ""
+            return await backend.generate(replace(request, cache_salt=f"{self._run}:{version}"), timeout_s=timeout_s)
+
+        return await self._tried(call)
 
     async def abort(self, request_id: str) -> None:
         """Ends a call at the server it went to."""

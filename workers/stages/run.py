@@ -6,12 +6,14 @@ A wall deadline that comes while the agent runs keeps what was journalled: the j
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import fields
 
 from pipeline import codec
 from pipeline.consumer import End, HandedOff, JobControl, Settled
-from pipeline.errors import JobCancelled
+from pipeline.errors import JobCancelled, RollstreamError
 from pipeline.messages import Outcome, Settlement, Stage, StopReason
+from workers.agent.invariants import broken_promises
 from workers.agent.limits import ActiveTime
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.handlers.base import Environment, RunContext, StageContext, TaskHandler
@@ -20,6 +22,13 @@ from workers.sandbox.base import SandboxProvider
 from workers.stages.bodies import Bodies
 from workers.stages.model_servers import ModelServers
 from workers.stages.stage import PROGRESS_MARGIN_S, Place, StageWork
+
+
+class InvalidTrajectory(RollstreamError):
+    """A handler gave a trajectory that breaks promise 5 or 6: it is not handed on."""
+
+    def __init__(self, job: str, broken: Sequence[str]) -> None:
+        super().__init__(f"trajectory of job {job} is not valid: {'; '.join(broken)}")
 
 
 class RunWork(StageWork):
@@ -67,4 +76,7 @@ class RunWork(StageWork):
             partial = TrajectoryRecorder.replay(journalled).trajectory(StopReason.DEADLINE)
             settlement = Settlement(outcome=Outcome.EXPIRED, reason="deadline", stop=StopReason.DEADLINE.value, turns=len(partial.turns))
             return Settled(settlement, codec.encode(partial), Stage.RUN.value)
+        broken = broken_promises(trajectory)
+        if broken:
+            raise InvalidTrajectory(claim.job, broken)
         return HandedOff(codec.encode(trajectory))

@@ -82,7 +82,9 @@ def _tolerance(spec: JobSpec) -> Tolerance:
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
             raise InvalidRequest(f"expected a number from 0 to below 1, got {value!r}", field=f"options.{name}")
-    return Tolerance(absolute=float(str(found["abs_tol"])), relative=float(str(found["rel_tol"])))
+    return Tolerance(
+        absolute=float(str(found["abs_tol"])), relative=float(str(found["rel_tol"])), worked_out=spec.prompt.data.get("worked_out") is True
+    )
 
 
 def _version() -> str:

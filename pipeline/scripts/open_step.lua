@@ -31,7 +31,8 @@ call('HSET', sk, 'st', 'open', 'inc', inc, 'tpl', ARGV[4], 'wall_ms', ARGV[6], u
 call('HSETNX', sk, 'acc', 0)
 call('HSETNX', sk, 't', NOW)
 call('ZADD', steps_key(run), k, k)
-find_first(run, '-inf')
+local first = call('HGET', rk, 'first')
+if not first or tonumber(k) < tonumber(first) then call('HSET', rk, 'first', k) end
 touch_ledger(run, k)
 raise_rev(run)
 wake('step_opened', run)

@@ -35,6 +35,6 @@ local rid = call('XADD', results_key(run), '*', 'kind', 'step', 'run', run, 'k',
   'tokens_cancelled', s.tokens_cancelled or 0, 'tokens_failed', s.tokens_failed or 0, 'took_ms', took, 'inc', inc)
 call('HSET', sk, 'st', 'reached', 'how', how, 'reached', NOW, 'rid', rid, 'redundant', #given_up)
 call('HINCRBY', rk, 'steps.reached', 1)
-find_first(run, k)
+if call('HGET', rk, 'first') == k then find_first(run, k) end
 touch_ledger(run, k)
 return {'reached', raise_rev(run), unpack(given_up)}

@@ -135,6 +135,25 @@ async def test_jobs_that_wait_end_in_the_script_that_reaches_the_step(fleet: Fle
     assert await fleet.members(fleet.scripts.keys.flying(RUN)) == []
 
 
+async def test_a_step_of_other_groups_may_be_reached_before_the_one_before_it(fleet: Fleet) -> None:
+    await fleet.push_many(30)
+    await fleet.open(0, StepSpec(target=1, n=4, over=1.0))
+    await fleet.open(1, StepSpec(target=1, n=2, over=1.0))
+    await fleet.supervise()
+    await fleet.work()
+    sizes = {group: sum(job.startswith(group + ".") for job in fleet.held) for group in fleet.groups()}
+    four = next(group for group, size in sizes.items() if size == 4)
+    two = next(group for group, size in sizes.items() if size == 2)
+
+    await fleet.end(two, mixed)
+    await fleet.supervise()
+    assert [step.index for step in (await fleet.view()).steps] == [0]
+    await fleet.end(four, mixed)
+    await fleet.supervise()
+
+    assert [(step["k"], step["groups"]) for step in await fleet.records("step")] == [("1", two), ("0", four)]
+
+
 async def test_carry_leaves_everything_in_flight_for_the_next_step(fleet: Fleet) -> None:
     await fleet.push_many(30)
     await fleet.open(0, StepSpec(target=1, n=4, over=4.0, cancel=CancelRule.CARRY))

@@ -17,9 +17,8 @@ from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
-from IPython.core.interactiveshell import InteractiveShell
+from ipykernel.zmqshell import ZMQInteractiveShell
 from jupyter_client.jsonutil import json_clean, json_default
-from tornado.ioloop import IOLoop
 from traitlets.config import Config
 
 UNSENT_MESSAGES = 50_000
@@ -34,7 +33,7 @@ def interrupt_cell(number: int, frame: FrameType | None) -> None:
     """
     at = frame.f_back if frame is not None else None
     while at is not None:
-        if at.f_code is InteractiveShell.run_code.__code__:
+        if at.f_code is ZMQInteractiveShell.run_code.__code__:
             raise KeyboardInterrupt
         at = at.f_back
 
@@ -49,6 +48,10 @@ def wake_on_signals() -> None:
 
 class SandboxKernel(IPythonKernel):
     """An IPython kernel whose interrupts only hit cells."""
+
+    def start(self) -> None:
+        super().start()  # type: ignore[no-untyped-call]
+        self.io_loop.add_callback(wake_on_signals)
 
     def pre_handler_hook(self) -> None:
         self.saved_sigint_handler = signal.signal(signal.SIGINT, interrupt_cell)
@@ -95,7 +98,6 @@ def main() -> None:
     app.initialize([])  # type: ignore[no-untyped-call]
     os.write(ready_fd, b"r")
     os.close(ready_fd)
-    IOLoop.current().add_callback(wake_on_signals)
     app.start()  # type: ignore[no-untyped-call]
 
 

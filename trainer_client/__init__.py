@@ -21,7 +21,8 @@ refuse_shadows(Path(__file__).resolve().parent.parent)
 
 from pipeline.requests import JobRequest, LimitsRequest, SamplingRequest, StepRequest  # noqa: E402  # after the check, which says why it fails
 from trainer_client.blocking import connect_blocking  # noqa: E402
-from trainer_client.client import Connection, Run, connect  # noqa: E402
+from trainer_client.client import Run  # noqa: E402
+from trainer_client.connecting import Connection, connect  # noqa: E402
 from trainer_client.errors import BodyMissing, ClientClosed, WaitTimeout  # noqa: E402
 from trainer_client.feed import Feed  # noqa: E402
 from trainer_client.jobs import Job  # noqa: E402

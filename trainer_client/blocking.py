@@ -16,7 +16,8 @@ from inspect import isawaitable
 from typing import Any, TypeVar
 
 from pipeline.settings import QueueSettings
-from trainer_client.client import PATIENCE_S, Connection, Run, connect
+from trainer_client.client import Run
+from trainer_client.connecting import PATIENCE_S, Connection, connect
 from trainer_client.feed import Feed
 from trainer_client.jobs import Job
 from trainer_client.results import Result

@@ -19,6 +19,7 @@ from typing import Literal, TypeVar
 
 from pipeline.keys import job_id
 from pipeline.messages import JobResult
+from pipeline.supervisor.actions import Verdict
 from trainer_client.records import GroupRecord, Note, Record, StepRecord
 from trainer_client.results import Result
 
@@ -56,10 +57,10 @@ class Inbox:
     Args:
         incarnation: ours.
         make_result: gives a record its way to its bodies.
-        on_late: told of a group that is dropped because the step it is accounted to was acked before it came.
+        on_dropped: told of a group that is dropped without an ack, since no step has it that is still to be acked.
     """
 
-    def __init__(self, incarnation: int, make_result: Callable[[JobResult], Result], on_late: Callable[[GroupRecord], None]) -> None:
+    def __init__(self, incarnation: int, make_result: Callable[[JobResult], Result], on_dropped: Callable[[GroupRecord], None]) -> None:
         self.incarnation = incarnation
         self.jobs: dict[str, Result] = {}
         self.groups: dict[str, GroupRecord] = {}
@@ -69,10 +70,11 @@ class Inbox:
         self.moved = asyncio.Event()
         """Set when the ledger moved (the reserve may have room) or something was set aside. Whoever acts on it clears it."""
         self._make_result = make_result
-        self._on_late = on_late
+        self._on_dropped = on_dropped
         self._acked: dict[str, None] = {}
         self._acked_step = -1
         self._older: set[int] = set()
+        self._empty: set[int] = set()
         self._job_waiters: dict[str, set[asyncio.Future[Result]]] = {}
         self._step_waiters: dict[int, set[asyncio.Future[StepRecord]]] = {}
         self._readers: list[SingleResults] = []
@@ -109,14 +111,23 @@ class Inbox:
                     reader.put(result)
 
     def _take_group(self, record: GroupRecord) -> None:
-        if record.group in self._acked or (record.step is not None and record.step <= self._acked_step):
-            self._on_late(record)
-            self._drop_group(record.group)
-            self._put_aside(record.entry, "group", record.group)
+        if record.group in self._acked or self._is_nobodys(record):
+            self._put_group_aside(record)
         elif record.group not in self.groups:
             self.groups[record.group] = record
             self.moved.set()
             self._give_out_steps()
+
+    def _is_nobodys(self, group: GroupRecord) -> bool:
+        """Whether no step that is still to come, or to be acked, has this group."""
+        if group.step is None:
+            return group.verdict is not Verdict.INFORMATIVE
+        return group.step <= self._acked_step or group.step in self._empty
+
+    def _put_group_aside(self, record: GroupRecord) -> None:
+        self._on_dropped(record)
+        self._drop_members(record)
+        self._put_aside(record.entry, "group", record.group)
 
     def _take_step(self, record: StepRecord) -> None:
         known = self.steps.get(record.index)
@@ -197,9 +208,19 @@ class Inbox:
     # ---- what is acked
 
     def up_to(self, index: int) -> tuple[list[GroupRecord], list[StepRecord]]:
-        """What an ack of step `index` lets go of: that step and all before it, the groups that are accounted to them, and those to none."""
-        groups = [record for record in self.groups.values() if record.step is None or record.step <= index]
+        """What an ack of step `index` lets go of: that step, all before it, and the groups that are accounted to them."""
+        groups = [record for record in self.groups.values() if record.step is not None and record.step <= index]
         return groups, [record for record in self.steps.values() if record.index <= index]
+
+    def drop_empty(self, index: int) -> None:
+        """A step ended without groups: its record and the groups that were filtered for it are nobody's concern."""
+        self._empty.add(index)
+        record = self.steps.pop(index, None)
+        if record is not None:
+            self._put_aside(record.entry, "step", str(index))
+        for group in [group for group in self.groups.values() if group.step == index]:
+            del self.groups[group.group]
+            self._put_group_aside(group)
 
     def begin_ack(self, index: int) -> None:
         """From here on, what arrives for this step or an earlier one is late."""
@@ -212,17 +233,18 @@ class Inbox:
             self._older.discard(int(unit))
             return
         if kind == "group":
-            self._drop_group(unit)
+            record = self.groups.pop(unit, None)
+            if record is not None:
+                self._drop_members(record)
         else:
             self._drop_job(unit)
         self._acked[unit] = None
         while len(self._acked) > REMEMBERED:
             del self._acked[next(iter(self._acked))]
 
-    def _drop_group(self, group: str) -> None:
-        record = self.groups.pop(group, None)
-        for member in range(record.want if record else 0):
-            self._drop_job(job_id(group, member))
+    def _drop_members(self, group: GroupRecord) -> None:
+        for member in range(group.want):
+            self._drop_job(job_id(group.group, member))
 
     def _drop_job(self, job: str) -> None:
         result = self.jobs.pop(job, None)

@@ -6,6 +6,7 @@ of these is unreadable, which is said and does no harm to the others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -123,7 +124,6 @@ def read_record(entry: str, flat: Sequence[bytes]) -> Record:
 
 def _job(entry: str, found: Mapping[str, str]) -> JobResult:
     seconds = {stage: int(found.get(f"{stage}_ms") or 0) / 1000 for stage in STAGES}
-    components = orjson.loads(found["comps"]) if found.get("comps") else {}
     return JobResult(
         entry=entry,
         job=found["job"],
@@ -134,7 +134,7 @@ def _job(entry: str, found: Mapping[str, str]) -> JobResult:
         outcome=Outcome(found["out"]),
         reason=found.get("why", ""),
         reward=_number(found.get("rew", "")),
-        components={str(name): float(value) for name, value in components.items()},
+        components=_components(found.get("comps", "")),
         stop=found.get("stop", ""),
         attempt=int(found.get("att") or 0),
         run_attempt=int(found.get("ra") or 0),
@@ -193,6 +193,14 @@ def _step(entry: str, found: Mapping[str, str]) -> StepRecord:
         incarnation=int(found["inc"]),
         is_short=found.get("short", "0") == "1",
     )
+
+
+def _components(text: str) -> dict[str, float]:
+    """Parts of a reward; one that is no number (JSON has no NaN) is NaN."""
+    found = orjson.loads(text) if text else {}
+    if not isinstance(found, dict):
+        raise ValueError(f"components of a reward are a {type(found).__name__}, not a map")
+    return {name: math.nan if value is None else float(value) for name, value in found.items()}
 
 
 def _number(text: str) -> float | None:

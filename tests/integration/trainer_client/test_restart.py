@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Mapping
 
@@ -170,3 +171,44 @@ async def test_what_does_not_fit_the_run_that_goes_on_is_refused(settings: Queue
     ):
         with pytest.raises(InvalidRequest, match=sentence):
             await connect(settings, run=RUN, resume=broken).__aenter__()
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("seed", range(4))
+async def test_lives_that_end_anywhere_and_begin_at_any_checkpoint(
+    seed: int, settings: QueueSettings, supervisor: Supervisor, pump: Pump
+) -> None:
+    """A trainer writes a checkpoint now and then, dies with or without an ack of its last step, and begins again at its last checkpoint,
+    at an older one of the same history, or with none. What counts is the history that survives: of each life, the steps it acked before
+    the point at which the next one began."""
+    chance = random.Random(seed)
+    pump.rewarder = half_of_prompts_alike
+    history: dict[int, list[str]] = {}
+    checkpoints: list[Mapping[str, object]] = []
+    resume: Mapping[str, object] | None = None
+
+    for _ in range(7):
+        async with connect(settings, run=RUN, resume=resume) as run:
+            run.feed(ROWS, epochs=2, shuffle_seed=seed, reserve=chance.choice([3, 8, 100]))
+            begins_at = run.next_step or 1
+            history = {index: step for index, step in history.items() if index < begins_at}
+            for _ in range(chance.randrange(1, 4)):
+                async for step in run.steps(SPEC, count=1, timeout_s=20):
+                    if chance.random() < 0.8:
+                        await step.ack()
+                        history[step.index] = prompts(step)
+                        if chance.random() < 0.5:
+                            checkpoints.append(run.state_dict())
+        how = chance.randrange(3)
+        if how == 0 or not checkpoints:
+            resume = None
+        else:
+            del checkpoints[chance.randrange(len(checkpoints)) + 1 :]
+            resume = checkpoints[-1]
+
+    async with connect(settings, run=RUN, resume=resume) as run:
+        run.feed(ROWS, epochs=2, shuffle_seed=seed)
+        history = {index: step for index, step in history.items() if index < (run.next_step or 1)}
+        history |= await train_to_the_end(run)
+
+    assert counts(history) == Counter({f"e{epoch}-{i}": 1 for epoch in range(2) for i in range(0, 24, 2)})

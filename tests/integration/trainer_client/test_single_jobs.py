@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 
+from pipeline.codec import encode
 from pipeline.errors import BrokerMisused, DamagedBody, InvalidRequest, QueueFull
-from pipeline.keys import Keys
+from pipeline.keys import Keys, shard_of
 from pipeline.messages import CancelReason, Outcome
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
-from pipeline.testing import wait_until
+from pipeline.testing import a_trajectory, wait_until
 from tests.integration.trainer_client.pump import Pump, pumping, trajectory_of
 from trainer_client import BodyMissing, ClientClosed, JobRequest, WaitTimeout, connect
+from trainer_client.results import fetch_trajectories
 
 RUN = "solo"
 
@@ -258,3 +262,50 @@ async def test_results_are_kept_until_acked_however_short_they_would_live(settin
 
         await wait_until(lives_on, "the trajectory's time to live was renewed")
         assert (await result.trajectory()).answer == f"answer of {result.job}"
+
+
+@pytest.mark.one_server
+async def test_two_hundred_submit_and_wait_at_once(settings: QueueSettings, pump: Pump) -> None:
+    async with connect(settings, run=RUN) as run:
+
+        async def roll_out(i: int) -> str:
+            result = await (await run.submit(a_request(prompt={"i": i}))).result(timeout_s=20)
+            return (await result.trajectory()).answer
+
+        answers = await asyncio.gather(*(roll_out(i) for i in range(200)))
+
+    assert len(set(answers)) == 200
+
+
+@pytest.mark.one_server
+async def test_large_bodies_come_in_several_calls(settings: QueueSettings, pump: Pump, client: AsyncClient) -> None:
+    async with connect(settings, run=RUN) as run:
+        results = [result async for result in run.results(await run.submit([a_request() for _ in range(5)]), timeout_s=10)]
+        for i, result in enumerate(results):
+            await ask(client, "SET", result.trajectory_key, encode(a_trajectory(answer=str(i) * 5_000_000)), "EX", 60)
+        before = await _calls_of_mget(client)
+
+        await fetch_trajectories(results, run._bodies)
+
+        assert [(await result.trajectory()).answer[:2] for result in results] == [str(i) * 2 for i in range(5)]
+        assert await _calls_of_mget(client) - before == 5
+
+
+async def _calls_of_mget(client: AsyncClient) -> int:
+    commands = await ask(client, "INFO", "commandstats")
+    return int(commands.get("cmdstat_mget", {"calls": 0})["calls"])
+
+
+@pytest.mark.one_server
+async def test_a_run_lives_on_its_shard_and_every_process_agrees_on_their_number(settings: QueueSettings, client: AsyncClient) -> None:
+    sharded = settings.model_copy(update={"shards": 4})
+    shard = shard_of(RUN, 4)
+    keys = Keys.of_shard(settings.namespace, shard)
+
+    async with connect(sharded, run=RUN) as run, pumping(Pump(Scripts(client, keys))):
+        result = await (await run.submit(a_request())).result(timeout_s=10)
+
+    assert shard != 0
+    assert result.trajectory_key.startswith(keys.tag)
+    with pytest.raises(BrokerMisused, match="has 4 shards, this process is set to 1"):
+        await connect(settings, run=RUN).__aenter__()

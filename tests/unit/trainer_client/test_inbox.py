@@ -1,0 +1,340 @@
+"""The inbox: everything once, in whatever order and however often it is read."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from pipeline.keys import Keys, job_id
+from pipeline.messages import JobResult, Outcome
+from pipeline.supervisor.actions import Verdict
+from trainer_client.bodies import BodyStore
+from trainer_client.contact import Contact
+from trainer_client.inbox import Inbox
+from trainer_client.lifetime import Lifetime
+from trainer_client.records import GroupRecord, Note, Record, StepRecord
+from trainer_client.results import Result
+
+_entries = itertools.count(1)
+
+
+def entry() -> str:
+    return f"{next(_entries)}-0"
+
+
+def a_job(job: str, *, group: str = "", member: int = 0, reward: float = 1.0) -> JobResult:
+    return JobResult(
+        entry=entry(),
+        job=job,
+        run="r",
+        group=group,
+        member=member,
+        task="math",
+        outcome=Outcome.OK,
+        reason="",
+        reward=reward,
+        components={},
+        stop="finished",
+        attempt=3,
+        run_attempt=2,
+        eval_attempt=3,
+        sampled_tokens=1,
+        total_tokens=2,
+        turns=1,
+        first_version="",
+        last_version="",
+        seconds={},
+    )
+
+
+def a_group(
+    prompt: str, *, step: int | None = 1, verdict: Verdict = Verdict.INFORMATIVE, want: int = 2, incarnation: int = 1
+) -> GroupRecord:
+    return GroupRecord(
+        entry=entry(),
+        run="r",
+        group=f"r.{prompt}.0",
+        prompt=prompt,
+        draw=0,
+        verdict=verdict,
+        why="",
+        step=step,
+        want=want,
+        valid=want,
+        values=(),
+        mean=0.5,
+        spread=1.0,
+        sampled_tokens=2,
+        total_tokens=4,
+        first_version="",
+        last_version="",
+        incarnation=incarnation,
+    )
+
+
+def a_step(index: int, *groups: str, incarnation: int = 1) -> StepRecord:
+    return StepRecord(
+        entry=entry(),
+        run="r",
+        index=index,
+        groups=groups,
+        target=2,
+        n=2,
+        filtered=0,
+        dropped=0,
+        dead=0,
+        cancelled=0,
+        surplus=0,
+        redundant=0,
+        tokens_kept=0,
+        tokens_filtered=0,
+        tokens_cancelled=0,
+        tokens_failed=0,
+        took_s=1.0,
+        incarnation=incarnation,
+        is_short=False,
+    )
+
+
+def members(group: GroupRecord) -> list[JobResult]:
+    return [a_job(job_id(group.group, member), group=group.group, member=member) for member in range(group.want)]
+
+
+def take_all(inbox: Inbox, records: Sequence[Record]) -> None:
+    for record in records:
+        inbox.take(record)
+
+
+class Late(list[str]):
+    """Groups that were told late."""
+
+    def __call__(self, record: GroupRecord) -> None:
+        self.append(record.group)
+
+
+@pytest.fixture
+def late() -> Late:
+    return Late()
+
+
+@pytest.fixture
+def inbox(late: Late) -> Inbox:
+    """An inbox whose results have no Redis behind them; nothing here asks for a body."""
+    bodies = BodyStore.__new__(BodyStore)
+
+    async def no_ack(_: object) -> None:
+        raise AssertionError("nothing here acks")
+
+    return Inbox(1, lambda record: Result(record, bodies, Keys("{t:0}"), no_ack), late)
+
+
+async def test_a_job_is_given_to_all_who_wait_and_to_those_who_come_later(inbox: Inbox) -> None:
+    early = inbox.job_future("r.a")
+
+    inbox.take(a_job("r.a"))
+
+    assert (await early) is (await inbox.job_future("r.a"))
+
+
+async def test_single_results_come_to_each_reader_once_in_order_and_members_of_groups_do_not(inbox: Inbox) -> None:
+    inbox.take(a_job("r.a"))
+    with inbox.singles() as reader:
+        records = [a_job("r.b"), a_job("r.g.0.0", group="r.g.0"), a_job("r.c")]
+        for record in [*records, *records]:
+            inbox.take(record)
+
+        assert [result.job for result in reader.waiting] == ["r.a", "r.b", "r.c"]
+
+
+async def test_a_step_is_given_out_when_all_of_it_is_here_in_any_order(inbox: Inbox) -> None:
+    groups = [a_group("e0-1"), a_group("e0-2")]
+    records: list[Record] = [a_step(1, *(group.group for group in groups)), *groups, *(job for group in groups for job in members(group))]
+    random.Random(5).shuffle(records)
+    future = inbox.step_future(1)
+
+    for record in records:
+        assert not future.done()
+        inbox.take(record)
+
+    assert (await future).index == 1
+    assert inbox.missing(await future) == []
+
+
+async def test_a_step_of_an_earlier_incarnation_counts_only_when_the_ledger_says_so(inbox: Inbox) -> None:
+    group = a_group("e0-1", incarnation=0)
+    take_all(inbox, [*members(group), group, a_step(1, group.group, incarnation=0)])
+    future = inbox.step_future(1)
+    assert not future.done()
+
+    inbox.accept_older(1)
+
+    assert (await future).incarnation == 0
+
+
+async def test_the_record_of_a_step_that_was_done_anew_replaces_the_older_one(inbox: Inbox) -> None:
+    older, newer = a_step(1, incarnation=0), a_step(1)
+
+    inbox.take(older)
+    inbox.take(newer)
+
+    assert inbox.set_aside == {older.entry: ("step", "1")}
+    assert await inbox.step_future(1) == newer
+
+
+async def test_what_an_ack_lets_go_of(inbox: Inbox) -> None:
+    here = [a_group("e0-1"), a_group("e0-2", verdict=Verdict.FILTERED)]
+    later = a_group("e0-4", step=2)
+    steps_here = [a_step(1, here[0].group), a_step(2, later.group)]
+    take_all(inbox, [*here, later, *steps_here])
+
+    groups, steps = inbox.up_to(1)
+
+    assert (groups, steps) == (here, steps_here[:1])
+
+
+async def test_what_was_acked_does_not_come_back(inbox: Inbox, late: Late) -> None:
+    group, single = a_group("e0-1"), a_job("r.a")
+    first, second = members(group)
+    step = a_step(1, group.group)
+    records: list[Record] = [single, first, second, group, step]
+    for record in records:
+        inbox.take(record)
+    inbox.begin_ack(1)
+    inbox.drop("job", "r.a")
+    inbox.drop("group", group.group)
+    inbox.drop("step", "1")
+
+    for record in records:
+        inbox.take(record)
+
+    assert (inbox.jobs, inbox.groups, inbox.steps) == ({}, {}, {})
+    assert inbox.set_aside == {
+        single.entry: ("job", "r.a"),
+        first.entry: ("job", first.job),
+        second.entry: ("job", second.job),
+        group.entry: ("group", group.group),
+        step.entry: ("step", "1"),
+    }
+    assert late == [group.group]
+
+
+async def test_a_group_accounted_to_a_step_that_was_acked_is_dropped_with_its_members(inbox: Inbox, late: Late) -> None:
+    group = a_group("e0-9", verdict=Verdict.CANCELLED)
+    inbox.begin_ack(1)
+    for job in members(group):
+        inbox.take(job)
+
+    inbox.take(group)
+
+    assert inbox.jobs == {}
+    assert inbox.set_aside == {group.entry: ("group", group.group)}
+    assert late == [group.group]
+
+
+async def test_a_group_of_no_step_is_dropped_and_its_prompt_told(inbox: Inbox, late: Late) -> None:
+    group = a_group("e0-3", step=None, verdict=Verdict.FILTERED)
+    for job in members(group):
+        inbox.take(job)
+
+    inbox.take(group)
+
+    assert (inbox.groups, inbox.jobs, late) == ({}, {}, [group.group])
+    assert inbox.set_aside == {group.entry: ("group", group.group)}
+
+
+async def test_a_step_that_ended_empty_takes_its_filtered_groups_with_it_also_those_to_come(inbox: Inbox, late: Late) -> None:
+    early, after = (a_group(prompt, step=3, verdict=Verdict.FILTERED) for prompt in ("e0-1", "e0-2"))
+    step = a_step(3)
+    take_all(inbox, [*members(early), early, step])
+
+    inbox.drop_empty(3)
+    take_all(inbox, [*members(after), after])
+
+    assert (inbox.steps, inbox.groups, inbox.jobs, late) == ({}, {}, {}, [early.group, after.group])
+    assert set(inbox.set_aside) == {step.entry, early.entry, after.entry}
+
+
+async def test_a_second_end_of_an_unread_job_is_the_one_whose_bodies_are_there(inbox: Inbox) -> None:
+    inbox.take(a_job("r.a", reward=0.0))
+    result = await inbox.job_future("r.a")
+
+    inbox.take(a_job("r.a", reward=1.0))
+
+    assert (len(inbox.jobs), result.reward) == (1, 1.0)
+
+
+async def test_a_second_end_of_a_job_that_was_read_changes_nothing(inbox: Inbox) -> None:
+    inbox.take(a_job("r.a", reward=0.0))
+    result = await inbox.job_future("r.a")
+    result.put(result.trajectory_key, b"read")
+
+    inbox.take(a_job("r.a", reward=1.0))
+
+    assert result.reward == 0.0
+
+
+async def test_a_note_wakes_the_feed_and_is_dropped(inbox: Inbox) -> None:
+    inbox.take(Note("9-0", "need_prompts"))
+
+    assert inbox.moved.is_set()
+    assert inbox.set_aside == {"9-0": ("step", "need_prompts")}
+
+
+async def test_nobody_who_gave_up_waiting_is_kept(inbox: Inbox) -> None:
+    for_job, for_step = inbox.job_future("r.a"), inbox.step_future(1)
+
+    for_job.cancel()
+    for_step.cancel()
+    await asyncio.sleep(0)
+
+    assert (inbox._job_waiters, inbox._step_waiters) == ({}, {})
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_reading_the_stream_again_and_again_gives_each_thing_once(seed: int, inbox: Inbox) -> None:
+    """A reader that lost contact reads from the beginning: any prefix, any number of times."""
+    groups = [a_group(f"e0-{i}", step=1 + i // 2) for i in range(6)]
+    records: list[Record] = [a_job(f"r.s{i}") for i in range(5)]
+    for index in (1, 2, 3):
+        for group in groups[2 * index - 2 : 2 * index]:
+            records += [*members(group), group]
+        records.append(a_step(index, *(group.group for group in groups[2 * index - 2 : 2 * index])))
+    source = random.Random(seed)
+    steps = [inbox.step_future(index) for index in (1, 2, 3)]
+
+    with inbox.singles() as reader:
+        for upto in [*(source.randrange(len(records)) for _ in range(6)), len(records)]:
+            for record in records[:upto]:
+                inbox.take(record)
+
+        assert [result.job for result in reader.waiting] == [f"r.s{i}" for i in range(5)]
+    assert [(await step).index for step in steps] == [1, 2, 3]
+    assert (len(inbox.jobs), len(inbox.groups), len(inbox.steps), inbox.set_aside) == (17, 6, 3, {})
+
+
+async def test_a_client_that_ends_ends_every_wait_with_its_reason() -> None:
+    life = Lifetime("r")
+    contact = Contact("r", patience_s=1.0)
+    waits = [asyncio.ensure_future(life.wait(_never(), "nothing", None, _why)) for _ in range(3)]
+    await asyncio.sleep(0)
+
+    life.end(ConnectionAbortedError("fenced"))
+
+    for wait in waits:
+        with pytest.raises(ConnectionAbortedError, match="fenced"):
+            await wait
+    with pytest.raises(ConnectionAbortedError):
+        life.check()
+    assert contact.outage == ""
+
+
+def _never() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
+
+
+async def _why() -> list[str]:
+    return ["because"]

@@ -1,0 +1,148 @@
+"""Connecting to a run: a new incarnation is taken, and found out where it begins.
+
+Protocol. A trainer that connects makes a new incarnation of its run, which fences the one before: every change that the older one asks for
+is refused from then on, and it hears so at its next sign of life at the latest. Where the run stands comes from the state that the trainer
+resumes from, else from the one that stands in Redis since the last ack, else the run begins.
+
+Going back. A state whose token is not the one in Redis is of another point in the history: the trainer goes back (`Progress.base` is this
+incarnation). The ledger forgets the later steps when the first one is opened again; only then are prompts fed, and those that the lost
+history was done with are pushed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from types import TracebackType
+
+import orjson
+
+from pipeline.keys import Keys, shard_of
+from pipeline.layout import check_layout
+from pipeline.redis_client import AsyncClient, ask, command_client
+from pipeline.requests import bounded_int, bounded_number, bounded_seconds, run_id
+from pipeline.scripts.calls import Scripts, new_nonce
+from pipeline.settings import QueueSettings
+from trainer_client.client import Run
+from trainer_client.contact import Contact
+from trainer_client.logs import Log
+from trainer_client.progress import Progress
+
+log = Log(__name__)
+
+PATIENCE_S = 300.0
+"""A call waits this long for Redis: longer than a restart with a large append-only file, shorter than anyone's night."""
+
+
+class Connection:
+    """What `connect` returns: enter it to hold the run, leave it to let go. Leaving stops everything and loses nothing."""
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        run: str,
+        resume: Mapping[str, object] | None,
+        *,
+        weight: float,
+        quota: int,
+        patience_s: float,
+    ) -> None:
+        self._settings = settings
+        self._run = run
+        self._resume = resume
+        self._weight = weight
+        self._quota = quota
+        self._patience_s = patience_s
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Run:
+        async with AsyncExitStack() as stack:
+            settings = await self._with_server(stack)
+            client = command_client(settings)
+            stack.push_async_callback(client.aclose)
+            run = await self._take(settings, client)
+            await run.start()
+            stack.push_async_callback(run.close)
+            self._stack = stack.pop_all()
+            return run
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stack.aclose()
+
+    async def _with_server(self, stack: AsyncExitStack) -> QueueSettings:
+        """The settings with a server in them: the one they name, else the embedded one of this machine, held while the run is."""
+        if self._settings.redis_url:
+            return self._settings
+        from pipeline.embedded import open_redis  # only when there is none to connect to: it brings the keeper with it
+
+        server = open_redis()
+        address = await asyncio.to_thread(server.__enter__)
+        stack.push_async_callback(asyncio.to_thread, server.__exit__, None, None, None)
+        return self._settings.model_copy(update={"redis_url": address.url_with_password()})
+
+    async def _take(self, settings: QueueSettings, client: AsyncClient) -> Run:
+        """Takes the run, and finds out where it stands."""
+        asked = None if self._resume is None else Progress.from_state(self._resume, self._run)
+        keys = Keys.of_shard(settings.namespace, shard_of(self._run, settings.shards))
+        contact = Contact(self._run, patience_s=self._patience_s)
+        await contact.reach(lambda: check_layout(client, settings))
+        scripts, nonce = Scripts(client, keys), new_nonce()
+        incarnation = await contact.reach(
+            lambda: scripts.connect_run(self._run, nonce=nonce, ttl_s=settings.run_ttl_s, weight=self._weight, quota=self._quota)
+        )
+        saved = await contact.reach(lambda: ask(client, "HGET", keys.run(self._run), "trainer"))
+        stands = Progress.from_state(orjson.loads(saved), self._run) if saved else None
+        progress, went_back = _where(asked, stands, self._run, incarnation)
+        run = Run(settings, self._run, incarnation, progress, went_back=went_back, client=client, patience_s=self._patience_s)
+        await run.save_state()
+        log.info("run_connected", run=self._run, incarnation=incarnation, next_step=progress.next_step, went_back=went_back)
+        return run
+
+
+def _where(asked: Progress | None, stands: Progress | None, run: str, incarnation: int) -> tuple[Progress, bool]:
+    """Where a trainer begins, and whether it goes back."""
+    if asked is None:
+        return stands or Progress(run=run), False
+    if stands is None:
+        # a new server: no history but the checkpoint's, and incarnations that begin at 1 again
+        asked.base = 0
+        return asked, False
+    if asked.token == stands.token:
+        # the trainer may have gone back to this very point since the checkpoint was written
+        asked.base = stands.base
+        return asked, False
+    asked.base = incarnation
+    return asked, True
+
+
+def connect(
+    redis: str | QueueSettings | None = None,
+    *,
+    run: str,
+    resume: Mapping[str, object] | None = None,
+    weight: float = 1.0,
+    quota: int = 0,
+    patience_s: float = PATIENCE_S,
+) -> Connection:
+    """Connects to a run as its trainer: `async with connect(url, run="swe-7b") as run: ...`. A trainer that held it before is fenced off.
+
+    Args:
+        redis: URL of Redis, or all settings; None = as the environment says, else the embedded server of this machine.
+        run: id of the run.
+        resume: what `Run.state_dict` returned, from the trainer's checkpoint; None = go on after the last step that was acked.
+        weight: share of the run among others, while workers are scarce.
+        quota: most jobs in flight; 0 = no bound.
+        patience_s: how long a call waits for Redis before it fails.
+
+    Raises:
+        InvalidRequest: an argument does not fit.
+    """
+    bounded_number(weight, "weight", low=0.001, high=1000)
+    bounded_int(quota, "quota", low=0, high=10_000_000)
+    settings = redis if isinstance(redis, QueueSettings) else QueueSettings.load(redis_url=redis)
+    bounded_seconds(patience_s, "patience_s")
+    return Connection(settings, run_id(run), resume, weight=float(weight), quota=quota, patience_s=patience_s)
+
+
+__all__ = ["PATIENCE_S", "Connection", "connect"]

@@ -1,0 +1,137 @@
+"""Opens steps ahead of their use, and gives them out in order, each when all of it is here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from pipeline.codec import encode
+from pipeline.errors import InvalidRequest, QueueFull
+from pipeline.keys import Keys, job_id
+from pipeline.requests import StepRequest, bounded_int, template_id
+from pipeline.scripts.step_calls import StepScripts
+from trainer_client.bodies import BodyStore
+from trainer_client.contact import Contact
+from trainer_client.inbox import Inbox
+from trainer_client.lifetime import Lifetime
+from trainer_client.progress import Progress
+from trainer_client.records import StepRecord
+from trainer_client.steps import Group, Step
+
+
+class StepStream:
+    """Opens steps and gives them out in order."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        incarnation: int,
+        progress: Progress,
+        scripts: StepScripts,
+        inbox: Inbox,
+        bodies: BodyStore,
+        keys: Keys,
+        contact: Contact,
+        life: Lifetime,
+        on_open: Callable[[], None],
+        ack: Callable[[int], Awaitable[None]],
+        why_waiting: Callable[[int], Awaitable[Sequence[str]]],
+    ) -> None:
+        self._run = run
+        self._incarnation = incarnation
+        self._progress = progress
+        self._scripts = scripts
+        self._inbox = inbox
+        self._bodies = bodies
+        self._keys = keys
+        self._contact = contact
+        self._life = life
+        self._on_open = on_open
+        self._ack = ack
+        self._why_waiting = why_waiting
+        self._open: dict[int, StepRequest] = {}
+        self._empty: set[int] = set()
+
+    async def stream(self, request: StepRequest, start: int | None, count: int | None, timeout_s: float | None) -> AsyncIterator[Step]:
+        """See `Run.steps`."""
+        index = self._first(start)
+        last = math.inf if count is None else index + count - 1
+        while index <= last and index not in self._empty:
+            for ahead in range(index, int(min(index + request.ahead, last)) + 1):
+                await self._open_step(ahead, request)
+            record = await self._wait_for(index, timeout_s)
+            if not record.groups:
+                await self._end_empty(index, timeout_s)
+                return
+            yield self._step(record)
+            index += 1
+
+    async def reopen(self) -> None:
+        """Asks again for the steps that are open, in case Redis lost that they were asked for."""
+        for index, request in sorted(self._open.items()):
+            await self._ask_for(index, request)
+
+    def close_up_to(self, index: int) -> None:
+        """Steps that were acked need not be asked for again."""
+        for known in [known for known in self._open if known <= index]:
+            del self._open[known]
+
+    def _first(self, start: int | None) -> int:
+        if start is None:
+            return 1 if self._progress.next_step is None else self._progress.next_step
+        bounded_int(start, "start", low=0, high=2**53)
+        if self._progress.next_step is not None and start < self._progress.next_step:
+            raise InvalidRequest(
+                f"run {self._run!r} has acked its steps up to {self._progress.next_step - 1}, got {start}: go on with "
+                f"start={self._progress.next_step} or without start, go back with resume=<state of an older checkpoint>, "
+                "or begin a run with another id",
+                field="start",
+            )
+        return start
+
+    async def _open_step(self, index: int, request: StepRequest) -> None:
+        if index in self._open:
+            return
+        word = await self._ask_for(index, request)
+        if word == "reached":
+            self._inbox.accept_older(index)
+        self._open[index] = request
+        self._on_open()
+
+    async def _ask_for(self, index: int, request: StepRequest) -> str:
+        template = request.template()
+        body = encode(template)
+        while True:
+            try:
+                async with self._life.watched(needs_open_run=True):
+                    return await self._contact.reach(
+                        lambda: self._scripts.open_step(
+                            self._run, self._incarnation, index, request.spec(), template, template_id(body), body
+                        ),
+                        stop=self._life.stop,
+                    )
+            except QueueFull as error:
+                await self._life.pause(error.retry_after_s)
+
+    async def _wait_for(self, index: int, timeout_s: float | None) -> StepRecord:
+        future = self._inbox.step_future(index)
+        return await self._life.wait(future, f"step {index}", timeout_s, lambda: self._why_waiting(index), needs_open_run=True)
+
+    def _step(self, record: StepRecord) -> Step:
+        groups = [self._group(group) for group in record.groups]
+        counted = [group for group in self._inbox.groups.values() if group.step == record.index]
+        return Step(record, groups, counted, self._bodies, self._ack)
+
+    def _group(self, group: str) -> Group:
+        record = self._inbox.groups[group]
+        results = [self._inbox.jobs[job_id(group, member)] for member in range(record.want)]
+        return Group(record, results, self._bodies, self._keys)
+
+    async def _end_empty(self, index: int, timeout_s: float | None) -> None:
+        """The prompts have ended: this step and those opened after it have no groups."""
+        for empty in sorted(known for known in self._open if known >= index):
+            await self._wait_for(empty, timeout_s)
+            self._inbox.drop_empty(empty)
+            self._empty.add(empty)
+            del self._open[empty]

@@ -1,7 +1,7 @@
 """Clients of Redis, made the one way a queue can live with.
 
-redis-py's defaults are wrong for a queue: a 5 s socket timeout cuts longer blocking reads, and ten silent retries repeat writes whose reply was
-lost. So:
+redis-py's defaults are wrong for a queue: a 5 s socket timeout cuts longer blocking reads, and ten silent retries repeat writes whose
+reply was lost. So:
 
   - commands: scripts only, every one idempotent; retried by `scripts.runner`, which knows that, and never by redis-py;
   - blocking reads: a client of their own with one connection and a socket timeout above the block time; errors go to the loop that reads;
@@ -12,6 +12,7 @@ RESP2 is spoken everywhere: one shape of reply on every server.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import redis
@@ -108,9 +109,24 @@ async def ask(client: AsyncClient, *words: str | int | float | bytes, **options:
         redis.ResponseError: any other refusal.
     """
     try:
-        return await cast(Any, client).execute_command(*words, **options)
+        return await execute(client, *words, **options)
     except (redis.RedisError, OSError) as error:
         raise broker_error(error) from error
+
+
+async def execute(client: AsyncClient, *words: str | int | float | bytes, **options: bool) -> Any:
+    """One command, with redis-py's own errors. A cancel of the calling task is never lost in it.
+
+    redis-py sends with `asyncio.wait_for`, which before Python 3.12 forgets a cancel that arrives in the same turn of the loop as its
+    result: the task would go on as if nobody had cancelled it.
+    """
+    task = asyncio.current_task()
+    cancels = task.cancelling() if task else 0
+    try:
+        return await cast(Any, client).execute_command(*words, **options)
+    finally:
+        if task and task.cancelling() > cancels:
+            raise asyncio.CancelledError
 
 
 def broker_error(error: redis.RedisError | OSError) -> BrokerUnreachable | BrokerMisused | redis.RedisError | OSError:

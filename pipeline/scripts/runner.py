@@ -18,7 +18,7 @@ import redis
 
 from pipeline.errors import BrokerError, BrokerUnreachable
 from pipeline.keys import Keys
-from pipeline.redis_client import AsyncClient, SyncClient, broker_error
+from pipeline.redis_client import AsyncClient, SyncClient, broker_error, execute
 
 Arg = str | int | float | bytes
 TRIES = 4
@@ -88,10 +88,10 @@ class ScriptRunner:
 
     async def _once(self, name: str, args: tuple[Arg, ...]) -> list[object]:
         try:
-            return cast(list[object], await cast(Any, self.client).execute_command("EVALSHA", sha(name), 1, self.keys.meta, *args))
+            return cast(list[object], await execute(self.client, "EVALSHA", sha(name), 1, self.keys.meta, *args))
         except redis.exceptions.NoScriptError:
-            await cast(Any, self.client).execute_command("SCRIPT", "LOAD", source(name))
-            return cast(list[object], await cast(Any, self.client).execute_command("EVALSHA", sha(name), 1, self.keys.meta, *args))
+            await execute(self.client, "SCRIPT", "LOAD", source(name))
+            return cast(list[object], await execute(self.client, "EVALSHA", sha(name), 1, self.keys.meta, *args))
 
 
 class ThreadScriptRunner:

@@ -93,6 +93,11 @@ class KillablePool:
         """The children that are alive now."""
         return frozenset(child.pid for child in self._all if child.is_alive)
 
+    @property
+    def working(self) -> frozenset[int]:
+        """The children that have a request now."""
+        return frozenset(child.pid for child in self._all if child.is_alive and child.is_working)
+
     async def warm(self) -> None:
         """Starts all children now, so that the first calls need not wait for their imports."""
         missing = self._processes - len(self._all)
@@ -185,6 +190,7 @@ class _Child:
         self._said = b""
         self._listener = asyncio.create_task(self._listen(process.stderr), name=f"stderr of grader process {process.pid}")
         self.calls = 0
+        self.is_working = False
 
     @classmethod
     async def start(cls, module: str, memory_bytes: int) -> _Child:
@@ -224,9 +230,12 @@ class _Child:
         body = json.dumps({"limit_s": limit_s, "request": request}).encode()
         if len(body) > MAX_FRAME_BYTES:
             raise ValueError(f"a request of {len(body)} bytes, the bound is {MAX_FRAME_BYTES}")
+        self.is_working = True
         self._to.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
         await self._to.drain()
-        return await self._read()
+        reply = await self._read()
+        self.is_working = False  # a child that did not reply is not called again
+        return reply
 
     async def _read(self) -> Json:
         length = int.from_bytes(await self._from.readexactly(_LENGTH_BYTES), "big")

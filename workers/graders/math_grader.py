@@ -3,8 +3,8 @@ r"""The grade of a mathematical answer: what a response boxed last, against the 
 Our own rules settle nearly every pair in the event loop, in a millisecond or so. What is long goes to a grader process with the same
 rules; what they cannot read or decide goes there to computer algebra, under limits on time and memory.
 
-Who broke it: when a process overran or died on an answer, it is asked to compare the reference with itself in the same way. If that
-works the answer did the damage and is wrong (`answer_killed_grader`); if not, the grader is broken, which is `GraderError` and never a 0.
+Who broke it: when a process overran or died on an answer, one is asked to compare the reference with itself and with a harmless number. If
+that works the answer did the damage and is wrong (`answer_killed_grader`); if not, the grader is broken: `GraderError`, and never a 0.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ INLINE_CHARS = 240
 SHOWN_CHARS = 2_000
 """Of the extracted answer, kept in the verdict."""
 _CHILD = "workers.graders.math_child"
+_HARMLESS = "12345.5"
+"""An answer that breaks nothing."""
 _KILLED = "answer_killed_grader"
 
 
@@ -84,6 +86,11 @@ class MathGrader:
         """The grader processes that are alive now."""
         return self._pool.pids
 
+    @property
+    def working(self) -> frozenset[int]:
+        """The grader processes that compare something now."""
+        return self._pool.working
+
     async def warm(self) -> None:
         """Starts the grader processes now."""
         await self._pool.warm()
@@ -139,18 +146,19 @@ class MathGrader:
         return _KINDS[reply["verdict"]], str(reply["reason"])
 
     async def _check_reference(self, gold: str, tolerance: Tolerance) -> None:
-        """Passes when computer algebra finds the reference equal to itself or has to leave it to our own rules.
+        """Passes when the reference can be compared, with itself and with another number.
 
         Raises:
-            GraderError: it does not, so the answer is not to blame.
+            GraderError: it cannot, so the answer is not to blame.
         """
-        request: dict[str, Any] = {"gold": gold, "answer": gold, "own": False, "tolerance": asdict(tolerance)}
-        try:
-            reply = await self._pool.call(request, limit_s=self._limit_s)
-        except (CallTimedOut, CallCrashed, ChildNotStarted) as broken:
-            raise GraderError(f"the reference {gold[:80]!r} cannot be compared with itself: {broken}", grader="math") from broken
-        if reply.get("verdict") != "same" and reply.get("reason") != "reference_not_read":
-            raise GraderError(f"the reference {gold[:80]!r} is not equal to itself: {reply}", grader="math")
+        for answer in (gold, _HARMLESS):  # itself, and a plain number: against itself a reference may be compared as text alone
+            request: dict[str, Any] = {"gold": gold, "answer": answer, "own": False, "tolerance": asdict(tolerance)}
+            try:
+                reply = await self._pool.call(request, limit_s=self._limit_s)
+            except (CallTimedOut, CallCrashed, ChildNotStarted) as broken:
+                raise GraderError(f"the reference {gold[:80]!r} cannot be compared with anything: {broken}", grader="math") from broken
+            if "error" in reply or (answer is gold and reply["verdict"] != "same" and reply["reason"] != "reference_not_read"):
+                raise GraderError(f"the reference {gold[:80]!r} is not equal to itself: {reply}", grader="math")
 
 
 _KINDS = {

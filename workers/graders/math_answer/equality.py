@@ -28,9 +28,13 @@ _NOISE = Fraction(5, 10**15)
 _DIGITS, _AGREE, _NEAR_ZERO = 50, -30, -40
 _DIGITS_AGAIN, _AGREE_AGAIN, _NEAR_ZERO_AGAIN = 160, -130, -140
 """Working precision; powers of ten of the relative difference that counts as equal and of the size that may be a true zero."""
+_LARGE_BITS = 60
+"""From numbers of this size on, agreement at the first precision does not tell a number from its successor."""
 _POSITIVE = ((0.21, 0.93), (1.07, 2.9), (2.1, 6.3), (0.4, 1.9))
 _NEGATIVE = ((-2.7, -0.3), (-6.1, -1.2))
-_INTEGERS = (2, 3, 5, 6, 9)
+_WHOLE = ((3, 2), (2, 3), (6, 5), (7, 1), (4, 3), (5, 7))
+"""Smallest value and step from one variable to the next at points of whole numbers."""
+_COUNTING = frozenset(("fact", "dfact", "binom"))
 _MIN_POINTS = 3
 _TRIGONOMETRIC = frozenset(("sin", "cos", "tan", "cot", "sec", "csc"))
 
@@ -54,7 +58,8 @@ class Tolerance:
 
     def admits(self, gold: Any, answer: Any) -> bool:
         """Whether `answer` is within the leeway around `gold`."""
-        return bool(abs(answer - gold) <= max(self.absolute, self.relative * abs(gold)))
+        share = Fraction(self.relative) if isinstance(gold, Fraction) else self.relative
+        return bool(abs(answer - gold) <= max(self.absolute, share * abs(gold)))
 
 
 STRICT = Tolerance()
@@ -138,7 +143,9 @@ def _same(gold: Node, answer: Node, log_base: str | None, tolerance: Tolerance) 
         if exact_gold == exact_answer:
             return True
         if gold.op != "num" or answer.op != "num" or max(gold.decimals, answer.decimals) >= 0 or tolerance.has_leeway:
-            return _stands_for(gold, exact_answer, answer, exact_gold) or tolerance.admits(exact_gold, exact_answer)
+            return _stands_for(gold, exact_answer, answer, exact_gold) or (
+                tolerance.has_leeway and tolerance.admits(exact_gold, exact_answer)
+            )
         return False
     return _same_constant(gold, answer, log_base, tolerance)
 
@@ -178,8 +185,8 @@ def _same_constant(gold: Node, answer: Node, log_base: str | None, tolerance: To
     if tolerance.has_leeway and tolerance.admits(expected, found):
         return True
     if _agree(evaluator, expected, found, _AGREE, _NEAR_ZERO):
-        again = Evaluator(_DIGITS_AGAIN, log_base=log_base)
-        return _agree(again, again.value(gold), again.value(answer), _AGREE_AGAIN, _NEAR_ZERO_AGAIN)
+        again = Evaluator(_DIGITS_AGAIN + _digits_of(evaluator), log_base=log_base)
+        return _agree(again, again.value(gold), again.value(answer), _AGREE_AGAIN - _digits_of(evaluator), _NEAR_ZERO_AGAIN)
     if _stands_for(gold, found, answer, expected):
         return True
     shown = [
@@ -194,8 +201,15 @@ def _agree(evaluator: Evaluator, one: Any, other: Any, agree: int, near_zero: in
     return bool(difference <= ten**agree * max(abs(one), abs(other)) or difference < ten**near_zero)
 
 
+def _digits_of(evaluator: Evaluator) -> int:
+    """Decimal digits before the point of the largest number met, in steps, so that few precisions occur."""
+    return -(-int(evaluator.largest_bits * 0.302) // 100) * 100
+
+
 def _same_function(gold: Node, answer: Node, names: list[str], log_base: str | None) -> bool | None:
     """Both sides at several points, among the reals if enough points allow it, else among complex numbers, at last at whole numbers."""
+    if any(part.op in _COUNTING and symbols(part) for side in (gold, answer) for part in walk(side)):
+        return _at_points(gold, answer, _whole_points(names), log_base, real=True)
     complex_from_start = any(part.op == "const" and part.name == "i" for side in (gold, answer) for part in walk(side))
     if not complex_from_start:
         same = _at_points(gold, answer, _points(names, (*_POSITIVE, *_NEGATIVE)), log_base, real=True)
@@ -209,9 +223,16 @@ def _at_whole_numbers(gold: Node, answer: Node, names: list[str], log_base: str 
     """Equality for whole values of the variables; looked at only for expressions that alternate, such as (-1)^n and cos(n pi)."""
     if not any(_alternates(side) for side in (gold, answer)):
         return False
-    evaluator = Evaluator(_DIGITS)
-    points = ({name: evaluator.mp.mpf(whole + place) for place, name in enumerate(names)} for whole in _INTEGERS)
-    return _at_points(gold, answer, list(points), log_base, real=True) is True
+    return _at_points(gold, answer, _whole_points(names), log_base, real=True) is True
+
+
+def _whole_points(names: list[str]) -> list[Point]:
+    """Whole values of the variables, all different, rising with the names at one point and falling at the next."""
+    context = Evaluator(_DIGITS).mp
+    return [
+        {name: context.mpf(least + step * rank) for rank, name in enumerate(names if place % 2 == 0 else reversed(names))}
+        for place, (least, step) in enumerate(_WHOLE)
+    ]
 
 
 def _alternates(node: Node) -> bool:
@@ -233,6 +254,10 @@ def _at_points(gold: Node, answer: Node, points: Sequence[Point], log_base: str 
             continue
         if not _agree(evaluator, expected, found, -25, -38):
             return False
+        if evaluator.largest_bits > _LARGE_BITS:
+            closer = Evaluator(_DIGITS + _digits_of(evaluator), point, log_base=log_base, real=real, hints=hints)
+            if not _agree(closer, closer.value(gold), closer.value(answer), -25 - _digits_of(evaluator), -38):
+                return False
         agreed += 1
     return True if agreed >= _MIN_POINTS else None
 

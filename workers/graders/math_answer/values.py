@@ -20,16 +20,20 @@ from workers.graders.math_answer.expression import Node, key
 
 MAX_EXACT_BITS = 70_000
 """Room for some 20,000 digits; a greatest common divisor of two such numbers takes a few milliseconds."""
-MAX_EXACT_FACTORIAL = 2_000
-MAX_FACTORIAL = 10**7
-MAX_EXPONENT_BITS = 200
-"""A power whose exponent is above 2 to this is not computed, only named; below it the cost of a power does not depend on its size."""
+MAX_EXACT_FACTORIAL = 5_000
+MAX_VALUE_BITS = 8_000
+"""A number above 2 to this power, or below 2 to its negative, is not computed to digits, only named: to tell it from its successor takes as
+many binary digits."""
 MAX_ARGUMENT_BITS = 2_000
 """A sine of a number above 2 to this power is not computed."""
 
 _UNKNOWN_FROM, _UNKNOWN_SPREAD = 17, 1_000
 """Where the numbers lie that stand for what is not computed: away from the small numbers that answers are."""
+_HUGE_EXPONENT_BITS = 64
 _ODD_ROOTS = range(3, 64, 2)
+
+_GROWING = frozenset(("pow", "root", "fact", "dfact", "binom", "fn"))
+"""What of an uncomputed number is itself not computed; sums and products with one are, so that terms can cancel."""
 
 Number = Any
 """An mpmath number, real or complex; mpmath has no types."""
@@ -198,6 +202,9 @@ class Evaluator:
         self.mp = _context(digits)
         self._variables = variables or {}
         self._log_base, self._real, self._hints = log_base, real, hints
+        self.largest_bits = 0.0
+        """Binary logarithm of the largest number met; to add one to that number takes as many digits."""
+        self._only_named: set[int] = set()
 
     def value(self, node: Node) -> Number:
         """The value of `node`.
@@ -216,6 +223,7 @@ class Evaluator:
 
     def unknown(self, node: Node) -> Number:
         """A number that depends on the text of `node` alone."""
+        self._only_named.add(id(node))
         return self._scattered(key(node))
 
     def _scattered(self, text: str) -> Number:
@@ -232,10 +240,16 @@ class Evaluator:
         if op == "const":
             return self._constant(node.name)
         values = [self._value(arg) for arg in node.args]
+        if op in _GROWING and any(id(arg) in self._only_named for arg in node.args):
+            return self.unknown(node)
         rule = _RULES.get(op)
         if rule is None:
             raise Undefined(f"no rule for {op}")
         result = self._rounded(rule(self, node, values))
+        size = self._log2(result)
+        if size > MAX_VALUE_BITS or (result != 0 and size < -MAX_VALUE_BITS):
+            return self.unknown(node)
+        self.largest_bits = max(self.largest_bits, size)
         if self._real and isinstance(result, self.mp.mpc):
             raise LeavesReals
         return result
@@ -272,7 +286,7 @@ class Evaluator:
             raise Undefined("a power of zero")
         if exponent == 0:
             return self.mp.mpf(1)
-        if abs(self._log2(exponent)) > MAX_EXPONENT_BITS or abs(self._log2(base)) > 2.0**MAX_EXPONENT_BITS:
+        if self._is_out_of_bounds(base, exponent):
             return self.unknown(node)
         real = not isinstance(base, self.mp.mpc) and not isinstance(exponent, self.mp.mpc)
         if real and base < 0 and not self.mp.isint(exponent):
@@ -281,6 +295,16 @@ class Evaluator:
                 numerator, denominator = odd_root
                 return (-1 if numerator % 2 else 1) * abs(base) ** (self.mp.mpf(numerator) / denominator)
         return base**exponent
+
+    def _is_out_of_bounds(self, base: Number, exponent: Number) -> bool:
+        """Whether a power is so large or so near to nothing that it is not to be computed; judged before any computing."""
+        bits = self._log2(exponent)
+        if bits > _HUGE_EXPONENT_BITS:
+            return True
+        if bits < -MAX_VALUE_BITS:
+            return True
+        size = abs(self.mp.log(abs(base), 2)) if base != 1 else 0
+        return bool(size * abs(exponent) > 2 * MAX_VALUE_BITS)
 
     @staticmethod
     def _odd_root(exponent: Node) -> tuple[int, int] | None:
@@ -294,28 +318,37 @@ class Evaluator:
         index, radicand = values
         if not isinstance(radicand, self.mp.mpc) and radicand < 0 and index in _ODD_ROOTS:
             return -((-radicand) ** (1 / index))
-        if abs(self._log2(radicand)) > 2.0**MAX_EXPONENT_BITS:
+        if self._is_out_of_bounds(radicand, 1 / index):
             return self.unknown(node)
         if index == 2:
             return self.mp.sqrt(radicand)
         return radicand ** (1 / index)
 
     def _factorial(self, node: Node, values: list[Number]) -> Number:
-        count = values[0]
-        if isinstance(count, self.mp.mpc) or count > MAX_FACTORIAL or (node.op == "dfact" and count > 10_000):
+        """Of whole numbers alone: between them mpmath builds tables for each precision, which takes up to a second."""
+        count = self._whole(values[0])
+        if count < 0:
+            raise Undefined("the factorial of a negative number")
+        if count > MAX_VALUE_BITS:
             return self.unknown(node)
-        return self.mp.factorial(count) if node.op == "fact" else self.mp.fac2(count)
+        return self.mp.factorial(count) if node.op == "fact" else self.mp.mpf(_double_factorial(count))
 
     def _binomial(self, node: Node, values: list[Number]) -> Number:
-        if any(isinstance(value, self.mp.mpc) or abs(value) > MAX_FACTORIAL for value in values):
-            return self.unknown(node)
-        return self.mp.binomial(*values)
+        top, bottom = map(self._whole, values)
+        if top < 0 or bottom < 0:
+            raise Undefined("a binomial coefficient of a negative number")
+        return self.unknown(node) if max(top, bottom) > MAX_VALUE_BITS else self.mp.mpf(comb(top, bottom))
+
+    def _whole(self, value: Number) -> int:
+        if isinstance(value, self.mp.mpc) or not self.mp.isint(value):
+            raise Undefined("not a whole number")
+        return int(value) if abs(value) <= MAX_VALUE_BITS else MAX_VALUE_BITS + 1
 
     def _function(self, node: Node, values: list[Number]) -> Number:
         name, argument = node.name, values[0]
         if name in ("ln", "log", "lg"):
             return self._logarithm(name, values)
-        if self._log2(argument) > MAX_ARGUMENT_BITS or (name in ("sinh", "cosh", "tanh") and self._log2(argument) > MAX_EXPONENT_BITS):
+        if self._log2(argument) > MAX_ARGUMENT_BITS or (name in ("sinh", "cosh") and abs(argument) > MAX_VALUE_BITS):
             return self.unknown(node) if name not in ("abs", "max", "min", "floor", "ceil") else abs(argument)
         if name in ("max", "min", "floor", "ceil", "sgn", "gcd", "lcm"):
             if any(isinstance(value, self.mp.mpc) for value in values):

@@ -17,7 +17,7 @@ from pipeline.supervisor.loop import Supervisor
 from workers.sandbox.base import SandboxProvider
 from workers.sandbox.process import ProcessSandboxes
 from workers.settings import WorkerSettings
-from workers.worker import serve
+from workers.worker import SANDBOXES, serve
 
 log = structlog.get_logger(__name__)
 
@@ -61,4 +61,4 @@ def _sandboxes(worker: WorkerSettings) -> ProcessSandboxes:
     scratch = worker.scratch_dir or folders.scratch
     make_private_folder(scratch)
     make_private_folder(folders.run)
-    return ProcessSandboxes(scratch_dir=scratch / "sandboxes", run_dir=folders.run, node=worker.node)
+    return ProcessSandboxes(scratch_dir=scratch / SANDBOXES, run_dir=folders.run, node=worker.node)

@@ -179,6 +179,7 @@ class ConsumerStatistics:
     again: int = 0
     cancelled: int = 0
     rejected: int = 0
+    node_gone: int = 0
 
 
 @dataclass(slots=True)
@@ -576,6 +577,9 @@ class Consumer:
             self.statistics.fenced += 1
         elif word == "again":
             self.statistics.again += 1
+        elif word == "node_gone":
+            self.statistics.node_gone += 1
+            log.warning("node_gone", job_id=control.held.job, what="no RUN worker of this node reads its lane, or it serves other environments")
         elif isinstance(end, HandedOff):
             self.statistics.handed_off += 1
         elif isinstance(end, Settled):

@@ -6,6 +6,7 @@ What each part does is explained where it stands: membership and drain in `pipel
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -32,22 +33,30 @@ from workers.stages.eval import EvalWork
 from workers.stages.init import InitWork
 from workers.stages.model_servers import ModelServers
 from workers.stages.run import RunWork
+from workers.stages.sandbox_sweep import SandboxSweep
 from workers.stages.stage import Place
 
 log = structlog.get_logger(__name__)
 
 EXIT_OK, EXIT_USURPED = 0, 3
+SANDBOXES = "sandboxes"
+"""Folder below scratch."""
 
 
 def node_epoch(scratch: Path) -> str:
     """Since when the environments of this node exist: a word kept beside them, so it changes when they are wiped."""
     path = scratch / "epoch"
-    try:
-        with path.open("x", encoding="ascii") as file:
-            file.write(secrets.token_hex(8))
-    except FileExistsError:
-        pass
-    return path.read_text(encoding="ascii").strip() or "none"
+    if not path.exists():
+        # whole or not at all: another process of the node may read it at this moment
+        draft = scratch / f"epoch.{os.getpid()}"
+        draft.write_text(secrets.token_hex(8), encoding="ascii")
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    return path.read_text(encoding="ascii").strip()
 
 
 async def serve(
@@ -95,6 +104,13 @@ async def serve(
             work = InitWork if worker.stage is Stage.INIT else EvalWork
             return work(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)
 
-        kept = await serve_stage(queue, member, client, shutdown, work_of)
+        async with asyncio.TaskGroup() as tasks:
+            swept = asyncio.Event()
+            if sandboxes is not None:
+                tasks.create_task(SandboxSweep(client, queue, scratch / SANDBOXES).run(swept), name="sandbox-sweep")
+            try:
+                kept = await serve_stage(queue, member, client, shutdown, work_of)
+            finally:
+                swept.set()
     log.info("worker_stopped", usurped=not kept)
     return EXIT_OK if kept else EXIT_USURPED

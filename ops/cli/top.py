@@ -31,7 +31,7 @@ def top(
     async def act() -> None:
         async with connected() as (settings, client):
             if as_json:
-                typer.echo(orjson.dumps(asdict(await look(client, settings))).decode())
+                typer.echo(orjson.dumps(asdict(await look(client, settings)), option=orjson.OPT_NON_STR_KEYS).decode())
                 return
             if once or not sys.stdout.isatty():
                 Console().print(screen(await look(client, settings)))

@@ -3,9 +3,10 @@
 -- whose reply was lost answers 'again', also when the job is further on by then.
 -- ARGV: stage, ttl_ms, then per job: stream, entry id, job, attempt, node ('' = any), node epoch, active ms, body
 -- The body lives as long as its job, and at least ttl_ms.
--- Returns per job 'ok', 'again', 'fenced', 'node_gone' (its lane has no live RUN worker: back to INIT, uncounted), or 'cx:<reason>'.
+-- Returns per job 'ok', 'again', 'fenced', 'node_gone' (its lane has no live RUN worker: back to INIT after a pause, uncounted), or 'cx:<reason>'.
 local stage, ttl = ARGV[1], tonumber(ARGV[2])
 local out = {}
+local NODE_GONE_PAUSE_MS = 500 -- uncounted, so it must not spin
 for i = 3, #ARGV, 8 do
   local short, eid, job, att = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local node, epoch, ms, body = ARGV[i + 4], ARGV[i + 5], ARGV[i + 6], ARGV[i + 7]
@@ -18,7 +19,7 @@ for i = 3, #ARGV, 8 do
     out[#out + 1] = 'cx:' .. h.cx
   else
     if node ~= '' and call('HGET', P .. 'n:' .. node .. ':run', 'epoch') ~= epoch then
-      requeue(job, h, 'init', 0)
+      requeue(job, h, 'init', NODE_GONE_PAUSE_MS)
       call('HSET', key, 'handed.' .. stage, eid .. '/' .. att .. '/gone')
       out[#out + 1] = 'node_gone'
     else

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.messages import Stage
 from pipeline.redis_client import ask
-from pipeline.testing import ManualWorker, a_group, a_unit
+from pipeline.testing import ManualWorker, a_group, a_unit, wait_until
 
 from .conftest import Run
 
@@ -54,9 +54,14 @@ async def test_a_hand_off_into_a_lane_nobody_reads_goes_back_to_init_uncounted(r
     assert await init.hand_off(*held, node="n1", epoch="e1") == ["node_gone"]
 
     job = await run.audit.job(held[0].job)
-    assert (job["st"], job["src"], job["failed"], job["lost"]) == ("ready", "s:init", "0", "0")
+    assert (job["st"], job["stage"], job["failed"], job["lost"]) == ("delayed", "init", "0", "0")
+    await wait_until(lambda: promoted(run), "the pause is over")
     (again,) = await init.take()
     assert again.attempt == 2
+
+
+async def promoted(run: Run) -> bool:
+    return (await run.scripts.promote())[0] == 1
 
 
 async def test_a_worker_of_another_stage_that_leaves_does_not_close_the_lane(run: Run) -> None:

@@ -56,7 +56,7 @@ def decode(cls: type[Record], body: bytes) -> Record:
     """
     raw = _unpack(body)
     version = raw.get("v", 0)
-    if not isinstance(version, int):
+    if type(version) is not int or version < 0:
         raise DamagedBody(f"schema version is {version!r}", body)
     if version > SCHEMA_MAJOR:
         raise NewerMessage(version, SCHEMA_MAJOR)

@@ -20,7 +20,7 @@ ENVIRONMENT_PREFIX = "ROLLSTREAM_"
 class QueueSettings(BaseModel):
     """Settings of the queue, the same for every kind of process."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     redis_url: str = ""
     """`unix://`, `redis://` or `rediss://`; empty = the embedded server of this machine."""

@@ -103,11 +103,11 @@ def a_turn(index: int = 0, **changes: object) -> Turn:
     return _changed(turn, changes)
 
 
-def a_trajectory(*, tokens: int = 8, turns: int = 1, answer: str = "\\boxed{4}", **changes: object) -> Trajectory:
+def a_trajectory(*, tokens: int = 8, n_turns: int = 1, answer: str = "\\boxed{4}", **changes: object) -> Trajectory:
     """One segment, whose turns ended by the model's own choice."""
     trajectory = Trajectory(
         segments=(a_segment(tokens),),
-        turns=tuple(a_turn(index) for index in range(turns)),
+        turns=tuple(a_turn(index) for index in range(n_turns)),
         stop=StopReason.FINISHED,
         messages=(ChatMessage(role="user", content="What is 2 + 2?"), ChatMessage(role="assistant", content=answer)),
         answer=answer,

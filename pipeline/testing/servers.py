@@ -141,8 +141,9 @@ class PrivateServer:
                 [self.kind.binary, "-"], stdin=subprocess.PIPE, stdout=sink, stderr=sink, cwd=self.folder, env=self._environment
             )
         assert process.stdin is not None
-        process.stdin.write(self._config.encode())
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it ended at once: told below, with its log
+            process.stdin.write(self._config.encode())
+            process.stdin.close()
         self._process = process
         self._guard = subprocess.Popen(
             ["/bin/sh", "-c", 'cat >/dev/null; kill -9 "$1"; rm -rf "$2"', "guard", str(process.pid), str(self.folder)],

@@ -93,6 +93,14 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
+class Residue:
+    """A value up to multiples of a modulus: `3 (mod 7)`."""
+
+    value: Answer
+    modulus: Node
+
+
+@dataclass(frozen=True, slots=True)
 class Ratio:
     """`3:4`, or a time of day."""
 
@@ -101,4 +109,4 @@ class Ratio:
     """Written like a time: two digits behind the first colon, and more than a ratio needs."""
 
 
-Answer = Quantity | Listing | Interval | SetOperation | NamedSet | Relation | Conditions | Named | Grid | Ratio
+Answer = Quantity | Listing | Interval | SetOperation | NamedSet | Relation | Conditions | Named | Grid | Ratio | Residue

@@ -39,8 +39,9 @@ def parse_expression(tokens: list[Token]) -> Node:
     """
     parser = _Parser(tokens)
     node = parser.sum()
-    if parser.at < len(tokens):
-        raise Unreadable(f"{tokens[parser.at].text!r} does not fit where it stands", final=tokens[parser.at].kind in ("text", "sep"))
+    if parser.at < len(parser.tokens):
+        left = parser.tokens[parser.at]
+        raise Unreadable(f"{left.text!r} does not fit where it stands", final=left.kind in ("text", "sep") or left.text in ("'", "ldots"))
     return node
 
 

@@ -19,6 +19,7 @@ from workers.graders.math_answer.answer import (
     Quantity,
     Ratio,
     Relation,
+    Residue,
     SetOperation,
 )
 from workers.graders.math_answer.expression import Node, num, symbols
@@ -38,6 +39,8 @@ _JOINED = {("<", "="): "le", (">", "="): "ge", (":", "="): "=", ("=", "="): "=",
 _MATRICES = frozenset(("matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array"))
 _LINES = frozenset(("aligned", "align", "gathered", "gather", "split"))
 """Environments that only set several lines below each other."""
+_POINT_NAMES = frozenset("ABDEFGHIJKLMNPQRSTUVWXYZ")
+"""Letters that may stand before the coordinates of a point; C(5, 2) is more often a number of choices."""
 _CURRENCIES = {"dollars": "dollar", "euro": "euro", "pounds": "pounds sterling", "yen": "yen"}
 _LEADS = frozenset((
     "answer", "the answer is", "answer:", "the answer is:", "answer is", "therefore", "so", "thus", "hence", "approximately",
@@ -92,7 +95,7 @@ def _split(tokens: list[Token], is_cut: Callable[[Token], bool]) -> tuple[list[l
 
 
 def _is_comma(token: Token) -> bool:
-    return token.kind == "sep" or (token.kind == "op" and token.text in (",", ";"))
+    return token.kind in ("sep", "logic") or (token.kind == "op" and token.text in (",", ";"))
 
 
 def _is_relation(token: Token) -> bool:
@@ -128,10 +131,12 @@ class _Reader:
         for place, part in enumerate(parts):
             if part:
                 kept.append(part)
-            elif not (0 < place < len(parts) - 1 and "sep" in (cuts[place - 1].kind, cuts[place].kind)):
+            elif not (0 < place < len(parts) - 1 and not {"sep", "logic"}.isdisjoint((cuts[place - 1].kind, cuts[place].kind))):
                 raise Unreadable("an empty item in a list")  # a comma before a joining word leaves one that means nothing
         items = [self.item(part) for part in kept]
-        words = {cut.text for cut in cuts if cut.kind == "sep"}
+        words = {cut.text for cut in cuts if cut.kind in ("sep", "logic")}
+        if any(cut.kind == "logic" for cut in cuts) and any(isinstance(item, Quantity) and symbols(item.node) for item in items):
+            raise Unreadable("a logical formula")
         return items[0] if len(items) == 1 else _combined(items, words)
 
     def item(self, tokens: list[Token]) -> Answer:
@@ -193,6 +198,8 @@ class _Reader:
                 return SetOperation(operation, tuple(self.value(part) for part in parts))
         if tokens and tokens[0].kind == "set":
             return self.number_set(tokens)
+        if (mark := _modulus_mark(tokens)) is not None:
+            return Residue(self.value(tokens[: mark[0]]), parse_expression(tokens[mark[1] : mark[2]]))
         if len(tokens) == 1 and _is(tokens[0], "emptyset"):
             return NamedSet("empty")
         bracketed = self.bracketed(tokens)
@@ -220,6 +227,11 @@ class _Reader:
 
     def bracketed(self, tokens: list[Token]) -> Answer | None:
         """The whole in one pair of brackets; None when it is not."""
+        if len(tokens) > 4 and _is(tokens[0], "[", "]") and _is(tokens[-1], "[", "]") and (tokens[0].text, tokens[-1].text) != ("[", "]"):
+            return self.turned_interval(tokens)
+        if len(tokens) > 4 and tokens[0].kind == "run" and tokens[0].text in _POINT_NAMES and tokens[1].text == "(" and _wraps(tokens[1:]):
+            point = self.bracketed(tokens[1:])
+            return point if isinstance(point, Listing) else None
         if len(tokens) < 2 or not _wraps(tokens):
             return None
         opening, closing, inner = tokens[0].text, tokens[-1].text, tokens[1:-1]
@@ -237,6 +249,14 @@ class _Reader:
         if any(not part for part in parts):
             raise Unreadable("an empty item between brackets")
         return Listing("square" if opening == "[" else "round", tuple(self.value(part) for part in parts))
+
+    def turned_interval(self, tokens: list[Token]) -> Answer:
+        """`]0, 1[`: brackets turned outwards for open ends."""
+        place = next((place for place, token in enumerate(tokens) if _is(token, ",", ";")), 0)
+        if not 1 < place < len(tokens) - 2 or any(_is(token, "[", "]") for token in tokens[1:-1]):
+            raise Unreadable("brackets that do not fit")
+        low, high = parse_expression(tokens[1:place]), parse_expression(tokens[place + 1 : -1])
+        return Interval(low, high, tokens[0].text == "[", tokens[-1].text == "]")
 
     def braces(self, inner: list[Token]) -> Answer:
         if not inner:
@@ -422,6 +442,17 @@ def _wraps(tokens: list[Token]) -> bool:
     return False
 
 
+def _modulus_mark(tokens: list[Token]) -> tuple[int, int, int] | None:
+    """Where a value ends and its modulus begins and ends: `3 \\pmod{7}`, `3 (\\text{mod } 7)`."""
+    for place, token in enumerate(tokens):
+        if place and token.kind == "command" and token.text in ("pmod", "mod"):
+            return place, place + 1, len(tokens)
+        said = tokens[place + 1] if place + 1 < len(tokens) else None
+        if place and token.text == "(" and said is not None and said.text in ("mod", "bmod") and tokens[-1].text == ")":
+            return place, place + 2, len(tokens) - 1
+    return None
+
+
 def _head(tokens: list[Token]) -> tuple[tuple[str, ...], tuple[str, ...] | None] | None:
     """The names that stand left of an equals sign, with a function's arguments; None when it is no name but an expression."""
     if all(token.kind == "text" for token in tokens):
@@ -507,7 +538,7 @@ def _as_point(item: Named) -> Relation | None:
 
 def _is_domain(item: Answer) -> bool:
     """`k \\in \\mathbb{Z}` beside a formula with k: it says where a parameter ranges and is no answer of its own."""
-    return isinstance(item, Named) and isinstance(item.value, NamedSet) and item.value.name in ("Z", "N", "Z^+")
+    return isinstance(item, Named) and isinstance(item.value, NamedSet) and item.value.name in ("Z", "N", "Z^+", "R")
 
 
 def variables(answer: Answer) -> frozenset[str]:

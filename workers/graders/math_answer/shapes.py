@@ -15,12 +15,14 @@ from workers.graders.math_answer.answer import (
     Quantity,
     Ratio,
     Relation,
+    Residue,
     SetOperation,
 )
 from workers.graders.math_answer.equality import STRICT, Tolerance, proportional, same_value
 from workers.graders.math_answer.expression import Node, neg, num, renamed, sign_choices, symbols, walk
 from workers.graders.math_answer.real_sets import same_set
 from workers.graders.math_answer.sets_of_answers import set_of
+from workers.graders.math_answer.values import exact
 
 _END_TOLERANCE = 1e-14
 """Of the ends of intervals, relative: they are computed to 50 digits, and a long decimal may stand for an irrational end."""
@@ -61,6 +63,8 @@ class _Comparison:
             return self.named_against_bare(gold, answer)
         if isinstance(answer, Named):
             return self.named_against_bare(answer, gold, named_is_answer=True)
+        if isinstance(gold, Residue) or isinstance(answer, Residue):
+            return self.residues(gold, answer)
         if _is_set_like(gold) or _is_set_like(answer):
             return self.sets(gold, answer)
         if isinstance(gold, Relation) or isinstance(answer, Relation):
@@ -79,6 +83,8 @@ class _Comparison:
         if gold.arguments and answer.arguments and len(gold.arguments) == len(answer.arguments):
             answer = Named(answer.names, gold.arguments, _renamed(answer.value, dict(zip(answer.arguments, gold.arguments, strict=True))))
         if gold.names != answer.names and gold.names and answer.names:
+            if len(gold.names) == 1 and _numbered(gold.names[0], answer.names) and isinstance(answer.value, Listing):
+                return self.same(gold.value, Listing("bare", answer.value.items))
             if len(gold.names) > 1 or len(answer.names) > 1:
                 return self.in_order_of_names(gold, answer)
             as_equations = self.named_as_equations(gold, answer)
@@ -272,7 +278,41 @@ class _Comparison:
             if units[0].dimensions != units[1].dimensions:
                 return False
             return self.value(Node("mul", (num(units[0].factor), gold.node)), Node("mul", (num(units[1].factor), answer.node)))
-        return self.value(gold.node, answer.node)
+        same = self.value(gold.node, answer.node)
+        if same is False and (other := _with_parameter_of(gold.node, answer.node)) is not None:
+            return self.value(gold.node, other)
+        return same
+
+    def residues(self, gold: Answer, answer: Answer) -> Verdict:
+        """Equal moduli, and values that differ by a multiple; a value alone stands for its class."""
+        if isinstance(gold, Residue) and isinstance(answer, Residue):
+            values = gold.value, answer.value
+            same = self.value(gold.modulus, answer.modulus)
+            if same and isinstance(values[0], Quantity) and isinstance(values[1], Quantity):
+                modulus, *residues = (exact(node) for node in (gold.modulus, values[0].node, values[1].node))
+                if modulus and None not in residues:
+                    return bool((residues[0] - residues[1]) % modulus == 0)  # type: ignore[operator]  # neither is None
+            return _both(same, self.same(*values))
+        return self.same(gold.value if isinstance(gold, Residue) else gold, answer.value if isinstance(answer, Residue) else answer)
+
+
+_PARAMETERS = frozenset(("k", "m", "n"))
+
+
+def _with_parameter_of(gold: Node, answer: Node) -> Node | None:
+    """The answer with its whole-number parameter called as in the reference, as in `k pi` and `n pi`; None when there are no such names."""
+    names = symbols(gold), symbols(answer)
+    wanted, found = names[0] - names[1], names[1] - names[0]
+    if len(wanted) != 1 or len(found) != 1 or not wanted | found <= _PARAMETERS:
+        return None
+    if not all(any(part.name == "pi" or part.op == "degree" for part in walk(side)) for side in (gold, answer)):
+        return None
+    return renamed(answer, dict(zip(found, wanted, strict=True)))
+
+
+def _numbered(name: str, names: Sequence[str]) -> bool:
+    """Whether `names` are `name` with numbers below: x_1, x_2."""
+    return len(names) > 1 and all(one.startswith(f"{name}_") and one.removeprefix(f"{name}_").isdigit() for one in names)
 
 
 def _has_choice(quantity: Quantity) -> bool:

@@ -46,12 +46,15 @@ _RENAMED = {
     "ldotp": ".", "dots": "ldots", "cdots": "ldots", "dotsc": "ldots", "rm": "", "bf": "", "it": "", "textstyle": "", "displaystyle": "",
     "scriptstyle": "", "limits": "", "nolimits": "", "left": "", "right": "", "middle": "", "big": "", "Big": "", "bigg": "", "Bigg": "",
     "bigl": "", "bigr": "", "Bigl": "", "Bigr": "", "biggl": "", "biggr": "", "Biggl": "", "Biggr": "", "quad": " ", "qquad": " ",
-    "enspace": " ", "thinspace": " ", "negthinspace": "", "hfill": " ", "newline": " ", "therefore": "", "nonumber": "", "notag": "",
+    "enspace": " ", "thinspace": " ", "negthinspace": "", "hfill": " ", "newline": " ",
+    "underline": "", "therefore": "", "nonumber": "", "notag": "",
     "par": " ",
 }  # fmt: skip
 _COMMAND = re.compile(r"(?:\\left|\\right)\s*\.|\\\\|\\([A-Za-z]+)\s*|\\([,;:! >~])|~")
 _ROW_END = "\\\\"
 _DELIMITED = ((r"\[", r"\]"), (r"\(", r"\)"), ("$$", "$$"), ("$", "$"))
+_COLOURED = re.compile(r"\\(?:text)?color\s*\{[^{}]*\}")
+_ORDINAL = re.compile(r"\^\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?")
 _BRACED_COMMA = re.compile(r"\{,\}")
 _COMMA_THIN = re.compile(r"(?<=\d),\x01+(?=\d)")
 _SPACES = re.compile(r"\s+")
@@ -68,6 +71,7 @@ def surface(raw: str) -> str:
     text = _RAISED_RUN.sub(lambda run: "^{" + run.group().translate(_RAISED_TABLE) + "}", raw)
     text = _LOWERED_RUN.sub(lambda run: "_{" + run.group().translate(_LOWERED_TABLE) + "}", text)
     text = unicodedata.normalize("NFKC", text.translate(_TABLE)).translate(_TABLE)
+    text = _ORDINAL.sub("", _COLOURED.sub("", text))
     text = _CURRENCY_DOLLAR.sub(r"\\dollars ", text)
     text = _undelimited(_SPACES.sub(" ", text).strip())
     text = _LONELY_DOLLAR.sub(r"\\dollars ", text).replace("$", "")

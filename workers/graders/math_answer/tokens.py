@@ -51,6 +51,7 @@ _TOKEN = re.compile(
 _EXPONENT = re.compile(r"[eE][+-]?\d+(?![\d.])")
 _REPEATING = re.compile(r"\\(?:overline|bar|dot)\s*\{?\s*(\d+)\s*\}?|\((\d+)\)")
 _ONE_LETTER = re.compile(r"[A-Za-z]'*$")
+_COUNTED = re.compile(r"(-?\d[\d.,]*)\s+([A-Za-z].*)$", re.DOTALL)
 _INSIDE_RUN = re.compile("|".join(sorted(FUNCTIONS | {"pi", "theta", "alpha", "beta"}, key=len, reverse=True)))
 
 
@@ -59,7 +60,7 @@ class Token:
     """One token."""
 
     kind: str
-    """number, sym, const, fn, run, text, set, sep, env, endenv, command, or op (every other sign, spelled in `text`)."""
+    """number, sym, const, fn, run, text, set, sep, logic, env, endenv, command, or op (every other sign, spelled in `text`)."""
     text: str
     spaced: bool = False
     """Whether a blank stood before it; tells the mixed number `1 1/2` from `11/2`."""
@@ -165,7 +166,7 @@ def _command(text: str, at: int, name: str, spaced: bool, tokens: list[Token]) -
     elif name in GREEK:
         tokens.append(Token("sym", name, spaced))
     elif name in ("lor", "land"):
-        tokens.append(Token("sep", "or" if name == "lor" else "and", spaced))
+        tokens.append(Token("logic", "or" if name == "lor" else "and", spaced))
     elif name in ("Re", "Im", "det", "arg", "deg", "dim", "ker"):
         tokens.append(Token("sym", name, spaced))
     else:
@@ -208,6 +209,8 @@ def _words(content: str, spaced: bool) -> list[Token]:
         return tokenize(phrase)
     if lowered.startswith(("and ", "or ")) or lowered.endswith((" and", " or")) or phrase[0] in ",;" or phrase[-1] in ",;":
         return _pieces(phrase)
+    if (counted := _COUNTED.match(phrase)) is not None:
+        return [*tokenize(counted.group(1)), Token("text", counted.group(2), True)]
     return [Token("text", phrase, True)]
 
 

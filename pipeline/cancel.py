@@ -1,8 +1,8 @@
 """Follows the cancel stream and tells the jobs of this process.
 
-The durable mark is in the job (`cx`); this stream only makes it fast. A position is taken before the first claim, so no message that concerns a
-job of ours can lie before it. When something may have been missed (an error, a trimmed stretch) every lease is renewed at once, and the renewal
-brings the marks.
+The durable mark is in the job (`cx`); this stream only makes it fast. A position is taken before the first claim, so no message that
+concerns a job of ours can lie before it. When something may have been missed (an error, a trimmed stretch) every lease is renewed at
+once, and the renewal brings the marks.
 """
 
 from __future__ import annotations

@@ -2,14 +2,13 @@
 
 Invariants:
   1. What was delivered to this process is begun on receipt, and what was begun ends in exactly one of: handed off, settled, given up, or
-     fenced (another attempt has it). Only the script that says so frees the slot.
-  2. Redis away is waited for: finished work is held in its slot and settles on return; no new work is claimed meanwhile, since no slot is free.
+     fenced (another attempt has it). Only the script that says so frees the slot (`pipeline/settling.py`).
+  2. Redis away is waited for: finished work is held in its slot and settles on return; nothing new is claimed, since no slot is free.
   3. One bad entry or job hurts itself only: batches that fail are tried one by one, and what still fails is a dead letter.
-  4. Stopping has two steps. `stop` set: nothing more is claimed. After `grace_s`, or when `hurry` is set, what still runs is cancelled and handed
-     back at once, uncounted.
+  4. Stopping has two steps. `stop` set: nothing more is claimed. After `grace_s`, or when `hurry` is set, what still runs is cancelled
+     and handed back at once, uncounted.
 
-A stage gives a `Work`: an async function of a `JobControl` that returns an `End`. What it raises is turned into an `End` by the stage itself
-(`workers/stages`); here an unknown exception is a failed attempt.
+What a stage raises it turns into an `End` itself (`workers/stages`); here an unknown exception is a failed attempt.
 """
 
 from __future__ import annotations
@@ -18,175 +17,24 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import redis
 import structlog
 
+from pipeline.attempts import End, GivenUp, JobControl, Slots, Work
 from pipeline.cancel import CancelMessage, CancelTail
-from pipeline.errors import BrokerError, BrokerMisused, BrokerUnreachable, JobCancelled, LeaseLost, RollstreamError
+from pipeline.errors import BrokerMisused, BrokerUnreachable, JobCancelled, LeaseLost, RollstreamError
 from pipeline.keys import Keys
 from pipeline.leases import LeasedJob, LeaseKeeper
-from pipeline.messages import Outcome, Settlement, Stage
+from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
-from pipeline.scripts.calls import MAX_BATCH, Begun, Claim, Given, GiveUpKind, HandOff, Held, JournalTurn, Scripts, Settle
+from pipeline.scripts.calls import MAX_BATCH, Begun, Claim, Held, Scripts
 from pipeline.settings import QueueSettings
+from pipeline.settling import OUTAGE_PAUSE_MAX_S, OUTAGE_PAUSE_S, ConsumerStatistics, Settler
 from pipeline.streams import RawEntry, StreamReader
 
 log = structlog.get_logger(__name__)
-
-FIRST_PROGRESS_S = 120.0
-"""A job that promised nothing yet must give a sign within this time."""
-OUTAGE_PAUSE_S = 0.1
-OUTAGE_PAUSE_MAX_S = 5.0
-MAX_BATCH_BYTES = 8 * 1024 * 1024
-CANCELLED = "cancelled"
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOff:
-    """The stage's work is done; the job goes on."""
-
-    body: bytes
-    node: str = ""
-    epoch: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """The job ends here."""
-
-    settlement: Settlement
-    body: bytes = b""
-    kind: str = "eval"
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """This attempt could not do it."""
-
-    kind: GiveUpKind
-    why: str
-    retry_stage: str = ""
-
-
-End = HandedOff | Settled | GivenUp
-
-
-class JobControl:
-    """One attempt as its work sees it: who it is, and whether it may go on."""
-
-    def __init__(self, begun: Begun, held: Held, consumer: Consumer) -> None:
-        self.begun = begun
-        self.held = held
-        self.cancel_reason = ""
-        self.lease_lost = False
-        self.concluded = False
-        self.started_s = time.monotonic()
-        self.task: asyncio.Task[None] | None = None
-        self._consumer = consumer
-        self._promised_s = self.started_s + FIRST_PROGRESS_S
-
-    def makes_progress(self, now_s: float) -> bool:
-        """Whether the last promise still stands."""
-        return now_s < self._promised_s
-
-    def progress(self, within_s: float) -> None:
-        """Promises the next sign of life within `within_s` seconds; the lease is renewed until then."""
-        self._promised_s = time.monotonic() + within_s
-
-    def gate(self) -> None:
-        """Passed before each model or tool call.
-
-        Raises:
-            JobCancelled: the job was cancelled.
-            LeaseLost: another attempt has the job, or there was no contact with Redis for two leases.
-        """
-        if self.cancel_reason:
-            raise JobCancelled(self.held.job, self.cancel_reason)
-        if self.lease_lost or self._consumer.contact_age_s > 2 * self._consumer.settings.lease_s:
-            raise LeaseLost(self.held.job, self.held.attempt)
-
-    async def journal(self, index: int, body: bytes) -> None:
-        """Keeps a finished turn.
-
-        Raises:
-            JobCancelled, LeaseLost: what the journal script answered.
-        """
-        word = await self._consumer.journal(JournalTurn(self.held.job, self.held.attempt, index, body))
-        if word == "0":
-            self.lease_lost = True
-        elif word != "1":
-            self.cancel_reason = self.cancel_reason or word
-        self.gate()
-
-    def verdict(self, word: str) -> None:
-        """Takes what the server said of this attempt (`lost` or a cancel reason) and interrupts the work."""
-        if word == "lost":
-            self.lease_lost = True
-        elif not self.cancel_reason:
-            self.cancel_reason = word
-        else:
-            return
-        if self.task is not None:
-            self.task.cancel()
-
-
-Work = Callable[[JobControl], Awaitable[End]]
-
-
-class Slots:
-    """Room for jobs in a process, shared by its consumers on several shards."""
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.used = 0
-        self._freed = asyncio.Event()
-
-    @property
-    def free(self) -> int:
-        return self.total - self.used
-
-    def take(self) -> None:
-        self.used += 1
-
-    def give_back(self) -> None:
-        self.used -= 1
-        self._freed.set()
-
-    async def wait_free(self, wake_s: float) -> None:
-        """Returns when a slot is free, or after `wake_s` seconds."""
-        if self.free > 0:
-            return
-        self._freed.clear()
-        try:
-            async with asyncio.timeout(wake_s):
-                await self._freed.wait()
-        except TimeoutError:
-            return
-
-
-@dataclass(slots=True)
-class ConsumerStatistics:
-    """What a consumer did since it started."""
-
-    begun: int = 0
-    handed_off: int = 0
-    settled: int = 0
-    given_up: int = 0
-    fenced: int = 0
-    again: int = 0
-    cancelled: int = 0
-    rejected: int = 0
-    node_gone: int = 0
-
-
-@dataclass(slots=True)
-class _Ending:
-    control: JobControl
-    end: End
-    active_ms: int
 
 
 class Consumer:
@@ -217,7 +65,7 @@ class Consumer:
         node: str,
         epoch: str,
     ) -> None:
-        self.settings = settings
+        self._settings = settings
         self.statistics = ConsumerStatistics()
         self._keys = keys
         self._scripts = scripts
@@ -229,12 +77,9 @@ class Consumer:
         self._work = work
         self._random = random.Random()
         self._held: dict[str, JobControl] = {}
-        self._endings: list[_Ending] = []
-        self._turns: list[tuple[JournalTurn, asyncio.Future[str]]] = []
-        self._flush = asyncio.Event()
+        self._settler = Settler(settings, scripts, stage, consumer, self.statistics, release=self._release, reject=self._reject)
         self._released = asyncio.Event()
         self._stop = asyncio.Event()
-        self._ttl_ms = int((settings.run_ttl_s + 86_400) * 1000)
         self._tail = CancelTail(tail_client, keys, self._on_cancel, self._on_gap)
         self._keeper = LeaseKeeper(
             settings,
@@ -249,10 +94,9 @@ class Consumer:
         )
         self.usurped = False
 
-    @property
-    def contact_age_s(self) -> float:
-        """Seconds since Redis last answered a lease renewal."""
-        return self._keeper.contact_age_s
+    def _is_cut_off(self) -> bool:
+        """Whether Redis has not answered for two leases: then nothing new starts."""
+        return self._keeper.contact_age_s > 2 * self._settings.lease_s
 
     async def run(self, stop: asyncio.Event, *, hurry: asyncio.Event, grace_s: float) -> None:
         """Serves until `stop` is set, then drains within `grace_s`, or until `hurry` is set.
@@ -268,7 +112,7 @@ class Consumer:
         tail_stop = asyncio.Event()
         async with self._keeper, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tail.run(tail_stop), name=f"cancels-{self._consumer}")
-            tasks.create_task(self._flush_loop(flush_stop), name=f"settle-{self._consumer}")
+            tasks.create_task(self._settler.run(flush_stop), name=f"settle-{self._consumer}")
             try:
                 async with asyncio.timeout(None) as drain, asyncio.TaskGroup() as jobs:
                     await self._claim_loop(stop, jobs)
@@ -282,7 +126,7 @@ class Consumer:
             hurry.set()
             flush_stop.set()
             tail_stop.set()
-            self._flush.set()
+            self._settler.wake()
 
     @staticmethod
     async def _hurry(hurry: asyncio.Event, drain: asyncio.Timeout) -> None:
@@ -290,13 +134,6 @@ class Consumer:
         if not drain.expired():
             with contextlib.suppress(RuntimeError):  # the drain is over already
                 drain.reschedule(asyncio.get_running_loop().time())
-
-    async def journal(self, turn: JournalTurn) -> str:
-        """Queues a turn for the next batch; returns the script's word for it."""
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._turns.append((turn, future))
-        self._flush.set()
-        return await future
 
     # ---- claiming
 
@@ -332,8 +169,8 @@ class Consumer:
                     lease_ms=0,
                     consumer=self._consumer,
                     boot=self._boot,
-                    backoff_ms=int(self.settings.retry_backoff_s * 1000),
-                    backoff_max_ms=int(self.settings.retry_backoff_max_s * 1000),
+                    backoff_ms=int(self._settings.retry_backoff_s * 1000),
+                    backoff_max_ms=int(self._settings.retry_backoff_max_s * 1000),
                 )
                 log.info("recovered_own", consumer=self._consumer, verdicts=words)
                 if "usurped" in words:
@@ -385,8 +222,8 @@ class Consumer:
                     self._consumer,
                     self._boot,
                     claims,
-                    lock_ms=int(self.settings.lease_s * 1000),
-                    window=self.settings.admit_window,
+                    lock_ms=int(self._settings.lease_s * 1000),
+                    window=self._settings.admit_window,
                 )
             except BrokerUnreachable:
                 await asyncio.sleep(pause_s)
@@ -405,13 +242,13 @@ class Consumer:
 
     def _start(self, begun: Begun, jobs: asyncio.TaskGroup) -> None:
         held = Held(begun.claim.stream, begun.claim.entry, begun.claim.job, begun.attempt)
-        control = JobControl(begun, held, self)
+        control = JobControl(begun, held, keep_turn=self._settler.journal, is_cut_off=self._is_cut_off)
         self.statistics.begun += 1
         self._slots.take()
         self._held[held.entry] = control
         control.task = jobs.create_task(self._serve(control), name=f"{self._stage.value}-{held.job}:{held.attempt}")
         # a task that is cancelled before its first step never runs a line of `_serve`
-        control.task.add_done_callback(lambda _: self._conclude(control, self._interrupted(control)))
+        control.task.add_done_callback(lambda _: self._conclude(control, control.interrupted()))
 
     # ---- working
 
@@ -425,8 +262,7 @@ class Consumer:
             return
         control.concluded = True
         if end is not None and not control.lease_lost:
-            self._endings.append(_Ending(control, end, int((time.monotonic() - control.started_s) * 1000)))
-            self._flush.set()
+            self._settler.put(control, end, int((time.monotonic() - control.started_s) * 1000))
         else:
             self.statistics.fenced += 1
             self._release(control)
@@ -439,160 +275,27 @@ class Consumer:
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
-            return self._interrupted(control)
+            return control.interrupted()
         except (JobCancelled, LeaseLost):
-            return self._interrupted(control)
+            return control.interrupted()
         except RollstreamError as error:
             return GivenUp("failed", f"{type(error).__name__}: {error}")
         except Exception as error:
             log.exception("work_raised", job_id=control.held.job, stage=self._stage.value)
             return GivenUp("failed", f"{type(error).__name__}: {error}")
 
-    @staticmethod
-    def _interrupted(control: JobControl) -> End | None:
-        if control.cancel_reason:
-            outcome = Outcome.EXPIRED if control.cancel_reason == "deadline" else Outcome.CANCELLED
-            return Settled(Settlement(outcome=outcome, reason=control.cancel_reason))
-        if control.lease_lost:
-            return None
-        return GivenUp("back", "handed back: the worker stops, or had no contact with Redis")
-
     def _release(self, control: JobControl) -> None:
         if self._held.pop(control.held.entry, None) is not None:
             self._slots.give_back()
             self._released.set()
 
-    # ---- settling
-
-    async def _flush_loop(self, stop: asyncio.Event) -> None:
-        """Sends what is waiting, in batches; while one is on its way the next gathers."""
-        while not (stop.is_set() and not self._endings and not self._turns):
-            await self._flush.wait()
-            self._flush.clear()
-            while self._turns:
-                turns, self._turns = self._turns[:MAX_BATCH], self._turns[MAX_BATCH:]
-                await self._send_turns(turns)
-            while self._endings:
-                batch = self._take_batch()
-                await self._send_endings(batch)
-
-    def _take_batch(self) -> list[_Ending]:
-        """The oldest endings of one kind, up to a batch and its bytes."""
-        kind, size = type(self._endings[0].end), 0
-        batch: list[_Ending] = []
-        rest: list[_Ending] = []
-        for ending in self._endings:
-            end = ending.end
-            body = 0 if isinstance(end, GivenUp) else len(end.body)
-            if type(end) is kind and len(batch) < MAX_BATCH and (not batch or size + body <= MAX_BATCH_BYTES):
-                batch.append(ending)
-                size += body
-            else:
-                rest.append(ending)
-        self._endings = rest
-        return batch
-
-    async def _send_turns(self, turns: Sequence[tuple[JournalTurn, asyncio.Future[str]]]) -> None:
-        words = await self._until_reached(lambda: self._scripts.journal([turn for turn, _ in turns], ttl_ms=self._ttl_ms))
-        for at, (turn, future) in enumerate(turns):
-            word = words[at] if isinstance(words, list) else "0"
-            if not isinstance(words, list) and len(turns) > 1:
-                await self._send_turns([(turn, future)])
-            elif not future.done():
-                future.set_result(word)
-
-    async def _send_endings(self, batch: list[_Ending]) -> None:
-        batch = [self._bounded(ending) for ending in batch]
-        words = await self._until_reached(lambda: self._call(batch))
-        if isinstance(words, list):
-            for ending, word in zip(batch, words, strict=True):
-                self._ended(ending, word)
-        elif len(batch) > 1:
-            for ending in batch:
-                await self._send_endings([ending])
-        else:
-            held = batch[0].control.held
-            await self._until_reached(lambda: self._reject_held(held, str(words)))
-            self._release(batch[0].control)
-
-    async def _reject_held(self, held: Held, why: str) -> list[str]:
-        await self._reject(RawEntry(held.stream, held.entry, held.job.encode()), f"job {held.job}: {why}")
-        return []
-
-    def _bounded(self, ending: _Ending) -> _Ending:
-        end = ending.end
-        if isinstance(end, GivenUp) or len(end.body) <= self.settings.max_body_bytes:
-            return ending
-        why = f"result_too_large: {len(end.body):,} bytes, the bound is {self.settings.max_body_bytes:,}"
-        return _Ending(ending.control, GivenUp("dead", why), ending.active_ms)
-
-    async def _until_reached(self, call: Callable[[], Awaitable[list[str]]]) -> list[str] | Exception:
-        """Calls until Redis answers; an answer that no retry can change is returned as the exception it is."""
-        pause_s = OUTAGE_PAUSE_S
-        while True:
-            try:
-                return await call()
-            except BrokerUnreachable as error:
-                log.warning("settle_waits_for_redis", consumer=self._consumer, held=len(self._held), error=str(error))
-                await asyncio.sleep(pause_s)
-                pause_s = min(OUTAGE_PAUSE_MAX_S, pause_s * 2)
-            except (BrokerError, redis.ResponseError) as error:
-                log.error("settle_refused", consumer=self._consumer, error=str(error))
-                return error
-
-    async def _call(self, batch: Sequence[_Ending]) -> list[str]:
-        first = batch[0].end
-        if isinstance(first, HandedOff):
-            offs = [
-                HandOff(e.control.held, e.end.node, e.end.epoch, e.active_ms, e.end.body) for e in batch if isinstance(e.end, HandedOff)
-            ]
-            return await self._scripts.hand_off(self._stage, offs, ttl_ms=self._ttl_ms)
-        if isinstance(first, Settled):
-            ends = [
-                Settle(e.control.held, e.active_ms, e.end.body, e.end.kind, e.end.settlement) for e in batch if isinstance(e.end, Settled)
-            ]
-            return await self._scripts.settle(self._stage, ends, ttl_ms=self._ttl_ms)
-        given = [
-            Given(e.control.held, e.end.kind, e.end.why, self._random.random(), e.end.retry_stage)
-            for e in batch
-            if isinstance(e.end, GivenUp)
-        ]
-        return await self._scripts.give_up(
-            self._stage,
-            given,
-            backoff_ms=int(self.settings.retry_backoff_s * 1000),
-            backoff_max_ms=int(self.settings.retry_backoff_max_s * 1000),
-        )
-
-    def _ended(self, ending: _Ending, word: str) -> None:
-        control, end = ending.control, ending.end
-        if word.startswith("cx:") and isinstance(end, HandedOff):
-            # cancelled between the work and the hand-off: it ends as cancelled instead
-            outcome = Outcome.EXPIRED if word == "cx:deadline" else Outcome.CANCELLED
-            settled = Settled(Settlement(outcome=outcome, reason=word[3:]))
-            self._endings.append(_Ending(control, settled, ending.active_ms))
-            self._flush.set()
-            return
-        if word == "fenced":
-            self.statistics.fenced += 1
-        elif word == "again":
-            self.statistics.again += 1
-        elif word == "node_gone":
-            self.statistics.node_gone += 1
-            log.warning("node_gone", job_id=control.held.job, what="no RUN worker of this node reads its lane, or it serves other environments")
-        elif isinstance(end, HandedOff):
-            self.statistics.handed_off += 1
-        elif isinstance(end, Settled):
-            self.statistics.settled += 1
-        else:
-            self.statistics.given_up += 1
-        self._release(control)
+    # ---- leaving
 
     async def _drained(self) -> None:
         """Waits until what was finished is settled."""
         while self._held:
             self._released.clear()
-            self._flush.set()
+            self._settler.wake()
             await self._released.wait()
 
     # ---- what others tell us

@@ -1,8 +1,8 @@
 """Places where a process can be killed on purpose, to test that nothing is lost there.
 
-Off unless `ROLLSTREAM_FAILPOINT` names one: `<name>` or `<name>:<k>` kills this process by SIGKILL when it passes the place for the k-th time
-(default: the first). With `ROLLSTREAM_FAILPOINT_ONCE=<file>` the file is created first and a process that finds it there goes on: of many
-processes and restarts exactly one dies.
+Off unless `ROLLSTREAM_FAILPOINT` names one: `<name>` or `<name>:<k>` kills this process by SIGKILL when it passes the place for the k-th
+time (default: the first). With `ROLLSTREAM_FAILPOINT_ONCE=<file>` the file is created first and a process that finds it there goes on: of
+many processes and restarts exactly one dies.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ The heap is in Redis, under a tag of its own (`{<namespace>:pool}`), so that all
 Invariants:
   1. A server holds one run's policy: a job is only ever given a server that its own run attached.
   2. Load is the number of live leases. A process that dies takes its load with it after one lease; nothing drifts.
-  3. A job keeps its server while that is up (its prefix cache is there); the assignment is by (job, attempt), so asking twice changes nothing.
+  3. A job keeps its server while that is up (its prefix cache is there); the assignment is by (job, attempt), so asking twice changes
+     nothing.
 """
 
 from __future__ import annotations

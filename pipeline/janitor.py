@@ -1,8 +1,8 @@
 """Puts right what dead processes left: expired leases, due retries, passed deadlines, lanes of dead nodes, old consumers, lost entries.
 
-It runs in every worker and supervisor process. One of them does a round at a time, and it is right with any number: every action is a script
-that judges again inside. It stamps its rounds; after a gap (Redis was away) no lease, heartbeat or deadline is judged for one full lease, so an
-outage costs nobody an attempt.
+It runs in every worker and supervisor process. One of them does a round at a time, and it is right with any number: every action is a
+script that judges again inside. It stamps its rounds; after a gap (Redis was away) no lease, heartbeat or deadline is judged for one full
+lease, so an outage costs nobody an attempt.
 """
 
 from __future__ import annotations
@@ -68,11 +68,8 @@ class Janitor:
 
     def _tell_lost(self, wake_ups: int) -> None:
         if wake_ups > self._wake_ups_lost:
-            log.error(
-                "reward_stream_unusable",
-                lost=wake_ups - self._wake_ups_lost,
-                what=f"{self._keys.reward} takes no events (WRONGTYPE, or another error): supervisors only look each second; delete or rename the key",
-            )
+            why = f"{self._keys.reward} takes no events (wrong type?): supervisors look each second only; rename or delete it"
+            log.error("reward_stream_unusable", lost=wake_ups - self._wake_ups_lost, what=why)
         self._wake_ups_lost = wake_ups
 
     async def round(self, *, quiet: bool) -> float:

@@ -1,11 +1,12 @@
 """Every key in Redis, in one place: its name, type, writer and expiry.
 
-All keys of a shard begin with its hash tag `{<namespace>:<k>}:`, so every script stays in one slot. The Lua twin of the builders is the head of
-`scripts/lib.lua`; `tests/integration/pipeline/test_key_names.py` compares the two.
+All keys of a shard begin with its hash tag `{<namespace>:<k>}:`, so every script stays in one slot. The Lua twin of the builders is the
+head of `scripts/lib.lua`; `tests/integration/pipeline/test_key_names.py` compares the two.
 
 Permanent keys (no expiry; everything else has one):
 
-    meta                hash    layout version, number of shards, bytes reserved for open jobs, window of admission · connection, accept, settle, admit
+    meta                hash    layout version, number of shards, bytes reserved for open jobs, window of admission · connection, accept,
+    settle, admit
     runs                zset    run -> last contact of its trainer, ms · connect, touch
     classes             set     capability classes that were ever asked for · accept
     streams             set     stage streams that have a group, lanes included · workers
@@ -69,7 +70,25 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 DAY_MS = 86_400_000
 
 PERMANENT = frozenset(
-    "meta runs classes streams nodes janitor active deficit s:init s:run s:eval s:reward s:cancel s:dead z:delay z:deadline z:closed".split()
+    (
+        "meta",
+        "runs",
+        "classes",
+        "streams",
+        "nodes",
+        "janitor",
+        "active",
+        "deficit",
+        "s:init",
+        "s:run",
+        "s:eval",
+        "s:reward",
+        "s:cancel",
+        "s:dead",
+        "z:delay",
+        "z:deadline",
+        "z:closed",
+    )
 )
 PERMANENT_PREFIXES = ("active:", "deficit:", "s:init:", "s:run:@", "s:eval:@")
 

@@ -19,7 +19,8 @@ from typing import TypeVar
 
 import structlog
 
-from pipeline.consumer import Consumer, Slots, Work
+from pipeline.attempts import Slots, Work
+from pipeline.consumer import Consumer
 from pipeline.errors import BrokerError, BrokerUnreachable
 from pipeline.janitor import Janitor
 from pipeline.keys import Keys

@@ -1,8 +1,8 @@
 """Stage streams: their groups, and reading them without losing an entry.
 
 Invariants:
-  1. A group is made from the first entry (`0`), never from `$`: nothing written before it is missed. A group that is gone (flush, failover,
-     a stream deleted by hand) is made again, with a pause, so that no loop spins.
+  1. A group is made from the first entry (`0`), never from `$`: nothing written before it is missed. A group that is gone (flush,
+     failover, a stream deleted by hand) is made again, with a pause, so that no loop spins.
   2. The read is never cancelled: a cancelled read leaves entries delivered to nobody. Blocks are short and a flag stops the loop.
   3. After a read that failed, entries may have been delivered without our knowing: the next read asks for this consumer's own pending
      entries first and takes those that it does not hold.
@@ -54,7 +54,8 @@ async def ensure_group(client: AsyncClient, keys: Keys, stage: Stage, stream: st
         await ScriptRunner(client, keys)("ensure_group", keys.short(stream), stage.value, tries=1)
     except BrokerMisused as error:
         raise BrokerMisused(
-            f"{stream} is not a stream: something else wrote that key; rename or delete it, or choose another ROLLSTREAM_NAMESPACE ({error})"
+            f"{stream} is not a stream: something else wrote that key; rename or delete it, or choose another "
+            f"ROLLSTREAM_NAMESPACE ({error})"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """A worker process: the work of one stage, wired to the queue.
 
-What each part does is explained where it stands: membership and drain in `pipeline/process.py`, the loop in `pipeline/consumer.py`, the work in
-`workers/stages`, tasks in `workers/handlers`.
+What each part does is explained where it stands: membership and drain in `pipeline/process.py`, the loop in `pipeline/consumer.py`, the
+work in `workers/stages`, tasks in `workers/handlers`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from pipeline.consumer import Work
+from pipeline.attempts import Work
 from pipeline.folders import Folders, make_private_folder
 from pipeline.inference_pool import InferencePool
 from pipeline.keys import Keys

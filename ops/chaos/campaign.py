@@ -38,6 +38,7 @@ from pipeline.settings import QueueSettings
 from pipeline.testing.lossy_proxy import LossyProxy
 from pipeline.testing.queue_audit import QueueAudit
 from pipeline.testing.servers import PrivateServer, ServerKind
+from pipeline.testing.wait import wait_until
 
 WORKER_FAILPOINTS = (
     "take_name",
@@ -300,13 +301,12 @@ class Campaign:
             self._say(f"died at each of {len(fired)} failpoints")
 
     async def _has_its_name(self, client: AsyncClient, runs: list[_Run], slot: int, child: Child) -> None:
-        deadline_s = time.monotonic() + 20.0
         names = [run.keys.worker(f"{stage.value}-node{slot}-0") for run in runs for stage in Stage]
-        while time.monotonic() < deadline_s:
-            if all([int(await ask(client, "HGET", name, "pid") or 0) == child.process.pid for name in names]):
-                return
-            await asyncio.sleep(POLL_S)
-        self.verdict.faults.append(f"{child.name} did not get its names in 20 s")
+
+        async def has() -> bool:
+            return all([int(await ask(client, "HGET", name, "pid") or 0) == child.process.pid for name in names])
+
+        await wait_until(has, f"{child.name} has its names", timeout_s=20.0)
 
     async def _freeze(self, children: ChildProcesses, workers: dict[int, Child], client: AsyncClient, runs: list[_Run]) -> None:
         for number in range(self.plan.freezes):
@@ -319,7 +319,7 @@ class Campaign:
             frozen.asked_to_stop = True
             frozen.process.send_signal(signal.SIGCONT)
             deadline_s = time.monotonic() + 15.0
-            while frozen.exit_code is None and time.monotonic() < deadline_s:
+            while frozen.exit_code is None and time.monotonic() < deadline_s:  # noqa: ASYNC110  # the end of a process is no event here
                 await asyncio.sleep(POLL_S)
             if frozen.exit_code == EXIT_USURPED:
                 self.verdict.usurped += 1

@@ -10,7 +10,7 @@ import random
 import sys
 import time
 
-from pipeline.consumer import End, GivenUp, HandedOff, JobControl, Settled
+from pipeline.attempts import End, GivenUp, HandedOff, JobControl, Settled
 from pipeline.keys import Keys
 from pipeline.logs import configure_logs
 from pipeline.messages import Outcome, Settlement, Stage
@@ -41,7 +41,7 @@ class ChaosWork:
         control.progress(10.0)
         await asyncio.sleep(self._chance.expovariate(1 / MEAN_WORK_S))
         if self._chance.random() < BLOCKS:
-            time.sleep(BLOCK_S)
+            time.sleep(BLOCK_S)  # noqa: ASYNC251  # that is the point
         control.gate()
         if self._chance.random() < FAILS:
             return GivenUp("failed", "chaos: this attempt fails")

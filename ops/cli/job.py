@@ -75,5 +75,6 @@ def cancel(
         typer.echo(orjson.dumps(total).decode())
     else:
         typer.echo(
-            f"{total['settled']} ended at once, {total['running']} told to stop, {total['done']} had ended, {total['unknown']} are not known"
+            f"{total['settled']} ended at once, {total['running']} told to stop, "
+            f"{total['done']} had ended, {total['unknown']} are not known"
         )

@@ -25,7 +25,8 @@ def run(
     log_json: Annotated[bool, typer.Option(help="Logs as JSON lines.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Serve one stage until SIGTERM: running jobs finish within the grace period, or are handed back; a second SIGTERM hands back at once."""
+    """Serve one stage until SIGTERM: running jobs finish within the grace period, or are handed back; a second SIGTERM hands back at
+    once."""
     from ops.node_process import run_worker
     from pipeline.logs import configure_logs
     from workers.settings import WorkerSettings

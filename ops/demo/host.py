@@ -1,7 +1,7 @@
 """The process behind a demo: it holds the server and runs a node's processes, until it is told to stop or one of them fails.
 
-`python -m ops.demo.host RUN SLOTS`. With `ROLLSTREAM_PARENT_FD` it ends with the process that started it; without (--keep) it stays until SIGTERM.
-What it starts ends with it in any case.
+`python -m ops.demo.host RUN SLOTS`. With `ROLLSTREAM_PARENT_FD` it ends with the process that started it; without (--keep) it stays until
+SIGTERM. What it starts ends with it in any case.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def start_processes(children: ChildProcesses, places: Places, slots: int) -> Non
 
 async def _until_listening(socket: Path, children: ChildProcesses) -> None:
     """The model's socket is there when it listens."""
-    while not socket.exists():
+    while not await asyncio.to_thread(socket.exists):
         children.check()
         await asyncio.sleep(0.05)
 

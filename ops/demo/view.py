@@ -27,12 +27,14 @@ def introduce(console: Console, *, run: str, groups: int, n: int, slots: int) ->
     """What will happen, before it does."""
     console.print("[bold]Rollstream demo[/bold]: one training step of rollouts, on this machine.\n")
     console.print(
-        f"It starts a Redis-compatible server of its own (Valkey, from a wheel), one worker process for each stage (INIT, RUN with {slots} slots, "
-        f"EVAL), a DAPO supervisor, and an inference server. It then asks for {groups} informative groups of {n} rollouts on math problems with a Python tool."
+        "It starts a Redis-compatible server of its own (Valkey, from a wheel), one worker process for each stage "
+        f"(INIT, RUN with {slots} slots, EVAL), a DAPO supervisor, and an inference server. Then it asks for {groups} informative groups "
+        f"of {n} rollouts on math problems with a Python tool."
     )
     console.print(
         "Nothing is downloaded now; no GPU and no sudo is used; everything listens on Unix sockets of yours. "
-        "[bold]The model is a scripted stand-in: its rewards say nothing of a model.[/bold] The pipeline, sandboxes, grader and tokens are real."
+        "[bold]The model is a scripted stand-in: its rewards say nothing of a model.[/bold] "
+        "The pipeline, sandboxes, grader and tokens are real."
     )
     console.print(f"run [bold]{run}[/bold] · at most a minute\n")
 
@@ -134,23 +136,22 @@ def _figures(console: Console, outcome: DemoOutcome) -> None:
     step, statistics = outcome.step.record, outcome.statistics
     metrics = outcome.step.metrics
     ended = statistics.outcomes
-    console.print(
-        f"[bold]groups[/bold]   {len(step.groups)} informative (target {step.target}) · {step.filtered} filtered · {step.dropped} dropped · "
-        f"{statistics.groups.get('cancelled', 0)} cancelled as redundant"
-    )
-    console.print("[bold]rollouts[/bold] " + " · ".join(f"{count} {name}" for name, count in sorted(ended.items())))
-    console.print(
-        f"[bold]reward[/bold]   mean {metrics['reward_mean']:.2f} over trained members, {metrics['reward_mean_all']:.2f} over all judged groups"
-    )
-    kept, wasted = step.tokens_kept, step.tokens_filtered + step.tokens_cancelled + step.tokens_failed
-    console.print(f"[bold]tokens[/bold]   {kept:,} kept · {wasted:,} in filtered, cancelled and failed groups")
-    seconds = " · ".join(f"{stage.value.upper()} {metrics[f'seconds_{stage.value}_mean']:.2f} s" for stage in Stage)
-    console.print(f"[bold]time[/bold]     step {step.took_s:.1f} s · a rollout in the mean: {seconds}")
-    redundant = ended.get("cancelled", 0)
-    if redundant:
-        console.print(
-            f"[bold]why[/bold]      {redundant} rollouts were cancelled (redundant): the step had its {step.target} groups, and no member of theirs had finished"
+    wasted = step.tokens_filtered + step.tokens_cancelled + step.tokens_failed
+    rows = {
+        "groups": f"{len(step.groups)} informative (target {step.target}) · {step.filtered} filtered · {step.dropped} dropped · "
+        f"{step.redundant} cancelled as redundant",
+        "rollouts": " · ".join(f"{count} {name}" for name, count in sorted(ended.items())),
+        "reward": f"mean {metrics['reward_mean']:.2f} of trained members, {metrics['reward_mean_all']:.2f} of all judged groups",
+        "tokens": f"{step.tokens_kept:,} kept · {wasted:,} in filtered, cancelled and failed groups",
+        "time": f"step {step.took_s:.1f} s · a rollout in the mean: "
+        + " · ".join(f"{stage.value.upper()} {metrics[f'seconds_{stage.value}_mean']:.2f} s" for stage in Stage),
+    }
+    if ended.get("cancelled"):
+        rows["why"] = (
+            f"{ended['cancelled']} rollouts were cancelled: the step had its {step.target} groups, and nobody of theirs had finished"
         )
+    for name, text in rows.items():
+        console.print(f"[bold]{name:9s}[/bold]{text}")
 
 
 def next_commands(console: Console, outcome: DemoOutcome, *, kept: DemoState | None) -> None:

@@ -1,7 +1,7 @@
 """Loads the Lua scripts and calls them.
 
-Every script is idempotent (its header says by what), so a call whose reply was lost is simply made again; this is the only place that does so.
-A restarted server has forgotten its scripts: NOSCRIPT loads and calls again.
+Every script is idempotent (its header says by what), so a call whose reply was lost is simply made again; this is the only place that
+does so. A restarted server has forgotten its scripts: NOSCRIPT loads and calls again.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from pipeline import codec
-from pipeline.consumer import End, GivenUp, HandedOff, JobControl, Settled
+from pipeline.attempts import End, GivenUp, HandedOff, JobControl, Settled
 from pipeline.keys import Keys
 from pipeline.logs import configure_logs
 from pipeline.messages import Outcome, Prompt, Settlement, Stage

@@ -1,8 +1,8 @@
 """What a task must bring: how its environment is made (INIT), how the agent acts in it (RUN), how the end is judged (EVAL).
 
-A handler is found by the name in the job (`task`): built in, or from the entry-point group `rollstream.handlers`. It knows nothing of Redis,
-queues or attempts: a context gives it the job, the gate and the tools of its stage. It raises what is natural; `workers/stages/failures.py`
-turns that into data, and the handler's own hook for the stage may then shape it.
+A handler is found by the name in the job (`task`): built in, or from the entry-point group `rollstream.handlers`. It knows nothing of
+Redis, queues or attempts: a context gives it the job, the gate and the tools of its stage. It raises what is natural;
+`workers/stages/failures.py` turns that into data, and the handler's own hook for the stage may then shape it.
 
     class Chess(TaskHandler):
         name = "chess"

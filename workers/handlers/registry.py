@@ -1,7 +1,7 @@
 """Finds the handler of a task by name.
 
-Built-in names first, then the entry-point group `rollstream.handlers` of what is installed on the worker's machine. A name from a job is only ever
-looked up in these two: nothing from Redis names code to import.
+Built-in names first, then the entry-point group `rollstream.handlers` of what is installed on the worker's machine. A name from a job is
+only ever looked up in these two: nothing from Redis names code to import.
 """
 
 from __future__ import annotations

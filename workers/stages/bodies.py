@@ -1,7 +1,7 @@
 """Reads the bodies that a stage needs, many at a time.
 
-Jobs that begin together ask together: what was asked for in one turn of the event loop goes out as one MGET. Templates are shared by the jobs of
-a feed and kept.
+Jobs that begin together ask together: what was asked for in one turn of the event loop goes out as one MGET. Templates are shared by the
+jobs of a feed and kept.
 """
 
 from __future__ import annotations

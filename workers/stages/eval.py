@@ -7,7 +7,7 @@ import math
 from dataclasses import fields, replace
 
 from pipeline import codec
-from pipeline.consumer import End, JobControl, Settled
+from pipeline.attempts import End, JobControl, Settled
 from pipeline.errors import DamagedBody
 from pipeline.messages import Grade, Outcome, Settlement, Stage, StopReason, Trajectory
 from pipeline.scripts import Begun

@@ -10,7 +10,8 @@
     TimeoutError of a stage's limit      stage      yes
     anything else                        handler    yes
 
-The handler's hook for the stage may turn a failure into an end of the job. `JobCancelled`, `LeaseLost` and `CancelledError` are no failures.
+The handler's hook for the stage may turn a failure into an end of the job. `JobCancelled`, `LeaseLost` and `CancelledError` are no
+failures.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import traceback
 
 import structlog
 
-from pipeline.consumer import End, GivenUp, Settled
+from pipeline.attempts import End, GivenUp, Settled
 from pipeline.errors import BrokerError, DamagedBody, InvalidRequest, NewerMessage
 from pipeline.messages import Failure, Settlement, Stage
 from workers.graders.errors import GraderError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pipeline import codec
-from pipeline.consumer import End, HandedOff, JobControl
+from pipeline.attempts import End, HandedOff, JobControl
 from pipeline.messages import Stage
 from workers.handlers.base import StageContext, TaskHandler
 from workers.stages.stage import PROGRESS_MARGIN_S, StageWork

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from pipeline import codec
-from pipeline.consumer import End, HandedOff, JobControl, Settled
+from pipeline.attempts import End, HandedOff, JobControl, Settled
 from pipeline.errors import JobCancelled, RollstreamError
 from pipeline.messages import Outcome, Settlement, Stage, StopReason
 from workers.agent.invariants import broken_promises

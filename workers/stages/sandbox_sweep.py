@@ -1,8 +1,8 @@
 """Ends what is left of sandboxes whose job is over (promise 8): after a `kill -9` of the worker nobody else would.
 
-At start and every period the folders of this node are asked for their owners, Redis for those jobs, and what nobody needs any more is torn down. A
-sandbox is needed while the attempt that made it runs INIT, or its making is the environment the job goes on with. Without an answer from Redis nothing
-is judged. Any number of processes may sweep at once.
+At start and every period the folders of this node are asked for their owners, Redis for those jobs, and what nobody needs any more is
+torn down. A sandbox is needed while the attempt that made it runs INIT, or its making is the environment the job goes on with. Without an
+answer from Redis nothing is judged. Any number of processes may sweep at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the work of every stage has in common: read the spec, find the handler, work within the stage's limit, turn what is raised into an end."""
+"""What the work of every stage has in common: read the spec, find the handler, work within the stage's limit, turn what is raised into an
+end."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from pipeline.consumer import End, JobControl
+from pipeline.attempts import End, JobControl
 from pipeline.errors import JobCancelled, LeaseLost
 from pipeline.messages import JobSpec, Stage
 from workers.handlers.base import StageContext, TaskHandler
@@ -55,7 +56,7 @@ class StageWork(ABC):
             raise
         except StaleAttempt as error:
             raise LeaseLost(control.held.job, control.held.attempt) from error
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # the one place where whatever a handler raises becomes data
             return end_of(self.stage, error, handler, context)
 
     def context(self, control: JobControl, spec: JobSpec) -> StageContext:

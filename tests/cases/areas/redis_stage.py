@@ -14,7 +14,7 @@ from pipeline import codec
 from pipeline.errors import BrokerError
 from pipeline.keys import Keys
 from pipeline.messages import JobTemplate, Prompt
-from pipeline.redis_client import AsyncClient, ask, command_client
+from pipeline.redis_client import AsyncClient, command_client
 from pipeline.scripts import Scripts, Unit
 from pipeline.scripts.calls import new_nonce
 from pipeline.settings import QueueSettings

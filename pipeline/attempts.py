@@ -1,0 +1,159 @@
+"""One attempt of a job as its work sees it: whether it may go on, what it promises, and how it may end.
+
+A stage gives a `Work`: an async function of a `JobControl` that returns an `End`. The consumer loop (`pipeline/consumer.py`) makes the
+one and takes the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pipeline.errors import JobCancelled, LeaseLost
+from pipeline.messages import Outcome, Settlement
+from pipeline.scripts.calls import Begun, GiveUpKind, Held, JournalTurn
+
+FIRST_PROGRESS_S = 120.0
+"""A job that promised nothing yet must give a sign within this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOff:
+    """The stage's work is done; the job goes on."""
+
+    body: bytes
+    node: str = ""
+    epoch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The job ends here."""
+
+    settlement: Settlement
+    body: bytes = b""
+    kind: str = "eval"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """This attempt could not do it."""
+
+    kind: GiveUpKind
+    why: str
+    retry_stage: str = ""
+
+
+End = HandedOff | Settled | GivenUp
+
+
+def cancelled(reason: str) -> Settled:
+    """The end of a job that was cancelled; the deadline has an outcome of its own."""
+    outcome = Outcome.EXPIRED if reason == "deadline" else Outcome.CANCELLED
+    return Settled(Settlement(outcome=outcome, reason=reason))
+
+
+class JobControl:
+    """One attempt as its work sees it: who it is, and whether it may go on."""
+
+    def __init__(
+        self, begun: Begun, held: Held, *, keep_turn: Callable[[JournalTurn], Awaitable[str]], is_cut_off: Callable[[], bool]
+    ) -> None:
+        self.begun = begun
+        self.held = held
+        self.cancel_reason = ""
+        self.lease_lost = False
+        self.concluded = False
+        self.started_s = time.monotonic()
+        self.task: asyncio.Task[None] | None = None
+        self._keep_turn = keep_turn
+        self._is_cut_off = is_cut_off
+        self._promised_s = self.started_s + FIRST_PROGRESS_S
+
+    def makes_progress(self, now_s: float) -> bool:
+        """Whether the last promise still stands."""
+        return now_s < self._promised_s
+
+    def progress(self, within_s: float) -> None:
+        """Promises the next sign of life within `within_s` seconds; the lease is renewed until then."""
+        self._promised_s = time.monotonic() + within_s
+
+    def gate(self) -> None:
+        """Passed before each model or tool call.
+
+        Raises:
+            JobCancelled: the job was cancelled.
+            LeaseLost: another attempt has the job, or there was no contact with Redis for two leases.
+        """
+        if self.cancel_reason:
+            raise JobCancelled(self.held.job, self.cancel_reason)
+        if self.lease_lost or self._is_cut_off():
+            raise LeaseLost(self.held.job, self.held.attempt)
+
+    async def journal(self, index: int, body: bytes) -> None:
+        """Keeps a finished turn.
+
+        Raises:
+            JobCancelled, LeaseLost: what the journal script answered.
+        """
+        word = await self._keep_turn(JournalTurn(self.held.job, self.held.attempt, index, body))
+        if word == "0":
+            self.lease_lost = True
+        elif word != "1":
+            self.cancel_reason = self.cancel_reason or word
+        self.gate()
+
+    def interrupted(self) -> End | None:
+        """How an attempt ends that was interrupted: as cancelled, not at all (another has the job), or handed back."""
+        if self.cancel_reason:
+            return cancelled(self.cancel_reason)
+        if self.lease_lost:
+            return None
+        return GivenUp("back", "handed back: the worker stops, or had no contact with Redis")
+
+    def verdict(self, word: str) -> None:
+        """Takes what the server said of this attempt (`lost` or a cancel reason) and interrupts the work."""
+        if word == "lost":
+            self.lease_lost = True
+        elif not self.cancel_reason:
+            self.cancel_reason = word
+        else:
+            return
+        if self.task is not None:
+            self.task.cancel()
+
+
+Work = Callable[[JobControl], Awaitable[End]]
+
+
+class Slots:
+    """Room for jobs in a process, shared by its consumers on several shards."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.used = 0
+        self._freed = asyncio.Event()
+
+    @property
+    def free(self) -> int:
+        return self.total - self.used
+
+    def take(self) -> None:
+        self.used += 1
+
+    def give_back(self) -> None:
+        self.used -= 1
+        self._freed.set()
+
+    async def wait_free(self, wake_s: float) -> None:
+        """Returns when a slot is free, or after `wake_s` seconds."""
+        if self.free > 0:
+            return
+        self._freed.clear()
+        try:
+            async with asyncio.timeout(wake_s):
+                await self._freed.wait()
+        except TimeoutError:
+            return

@@ -86,6 +86,8 @@ def _step_line(run: RunLook | None, took_s: float) -> Text:
     if run is None:
         return Text(f"step connecting ... {took_s:.0f} s")
     ended = sum(run.outcomes.values())
+    if not run.steps and not ended:
+        return Text(f"step opening ... {took_s:.0f} s")
     if not run.steps:
         return Text(f"step complete · {ended} rollouts ended · {took_s:.0f} s")
     step = run.steps[0]

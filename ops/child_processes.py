@@ -80,15 +80,22 @@ class ChildProcesses:
 
     def start(self, name: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
         """Starts `python -m module arguments` under a name of its own."""
+        return self.start_command(name, [sys.executable, "-m", module, *arguments], environment=environment)
+
+    def start_command(
+        self, name: str, command: Sequence[str | Path], *, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> Child:
+        """Starts any program that watches the pipe under a name of its own."""
         log = self._logs / f"{name}.log"
         merged = {**os.environ, **self._environment, **(environment or {}), PARENT_FD: str(self._pipe_read), "PYTHONUNBUFFERED": "1"}
         with log.open("ab") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 env=merged,
+                cwd=cwd,
                 pass_fds=(self._pipe_read,),
                 start_new_session=True,
             )

@@ -1,10 +1,11 @@
-"""One measurement of the no-op pipeline: worker processes, a feeder, a reader, and the clock."""
+"""The no-op pipeline as a benchmark drives it: worker processes, a feeder, a reader that acknowledges, and the clock."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,8 +24,11 @@ RUN = "bench"
 MEMBERS = 8
 QUESTION = "x" * 300
 UNITS_A_CALL = 4
+"""Groups a call of the feeder: 32 jobs, as all batches."""
 READ_COUNT = 500
+WARM_JOBS = 256
 START_TIMEOUT_S = 20.0
+TEMPLATE = JobTemplate(task="noop", expected_bytes=4096)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,86 +40,142 @@ class Measured:
 
 
 class NoopPipeline:
-    """A running no-op pipeline on one server, with its workers up."""
+    """A running no-op pipeline on one server, with its workers up and one run connected."""
 
-    def __init__(self, settings: QueueSettings, client: AsyncClient) -> None:
+    def __init__(self, settings: QueueSettings, client: AsyncClient, reader: AsyncClient, incarnation: int) -> None:
         self.settings = settings
         self.client = client
         self.keys = Keys.of_shard(settings.namespace, 0)
         self.scripts = Scripts(client, self.keys)
-        self.incarnation = 0
+        self._reader = reader
+        self._incarnation = incarnation
         self._groups = 0
         self._position = "0-0"
+        self._ended: Counter[str] = Counter()
 
-    async def accept(self, jobs: int) -> list[Unit]:
-        """Puts jobs into the queue, in groups."""
-        template = JobTemplate(task="noop", expected_bytes=4096)
-        template_body = codec.encode(template)
-        prompt = codec.encode(Prompt(id="p", data={"question": QUESTION}))
+    async def accept(self, jobs: int) -> None:
+        """Puts jobs into the queue, in whole groups: a remainder is left out."""
+        template, prompt = codec.encode(TEMPLATE), codec.encode(Prompt(id="p", data={"question": QUESTION}))
         first = self._groups
         self._groups += jobs // MEMBERS
         units = [Unit(f"{RUN}.e0-{i}.0", MEMBERS, f"e0-{i}", 0, "1.0", prompt) for i in range(first, self._groups)]
         for at in range(0, len(units), UNITS_A_CALL):
-            batch = units[at : at + UNITS_A_CALL]
             await self.scripts.accept(
-                RUN, self.incarnation, template, "t", template_body, batch, max_waiting=10**7, window=self.settings.admit_window
+                RUN,
+                self._incarnation,
+                TEMPLATE,
+                "t",
+                template,
+                units[at : at + UNITS_A_CALL],
+                max_waiting=10**7,
+                window=self.settings.admit_window,
             )
-        return units
 
-    async def read_results(self, jobs: int) -> None:
-        """Reads until so many more jobs have ended."""
-        reader = reader_client(self.settings, block_s=1.0)
-        try:
-            seen = 0
-            while seen < jobs:
-                reply = await ask(
-                    reader, "XREAD", "COUNT", READ_COUNT, "BLOCK", 1000, "STREAMS", self.keys.results(RUN), self._position
-                )
-                for entry, _ in reply[0][1] if reply else ():
-                    self._position = entry.decode()
-                    seen += 1
-        finally:
-            await reader.aclose()
+    async def collect(self, jobs: int, *, replace: bool = False) -> None:
+        """Reads results until so many more jobs have ended, and acknowledges each group with its last member.
+
+        Args:
+            replace: put a new job into the queue for each that ended, so that as many are open all the time.
+        """
+        seen = owed = 0
+        while seen < jobs:
+            reply = await ask(self._reader, "XREAD", "COUNT", READ_COUNT, "BLOCK", 1000, "STREAMS", self.keys.results(RUN), self._position)
+            entries = reply[0][1] if reply else []
+            closed = [group for entry, fields in entries if (group := self._count(entry, fields))]
+            await self.scripts.ack(RUN, self._incarnation, [("", "group", group) for group in closed])
+            seen += len(entries)
+            owed += len(entries) if replace else 0
+            await self.accept(owed)
+            owed %= MEMBERS
+
+    def _count(self, entry: bytes, fields: list[bytes]) -> str:
+        """Takes one result; the group that it completes, or nothing."""
+        self._position = entry.decode()
+        group = fields[fields.index(b"grp") + 1].decode()
+        self._ended[group] += 1
+        if self._ended[group] < MEMBERS:
+            return ""
+        del self._ended[group]
+        return group
 
     async def measure(self, jobs: int) -> Measured:
-        """Feeds, reads, acknowledges; the clock stops when the last result was read."""
-        cpu_before = await self._redis_cpu_s()
-        started_s = time.perf_counter()
-        feeding = asyncio.create_task(self.accept(jobs), name="feed")
-        await self.read_results(jobs)
-        took_s = time.perf_counter() - started_s
-        units = await feeding
-        await self.scripts.ack(RUN, self.incarnation, [("", "group", unit.id) for unit in units])
-        cpu_s = await self._redis_cpu_s() - cpu_before
-        return Measured(jobs / took_s, cpu_s / jobs * 1000)
+        """Feeds from an empty queue, reads, acknowledges; the clock stops when the last is acknowledged."""
+        async with _Clock(self.client, jobs) as clock:
+            feeding = asyncio.create_task(self.accept(jobs), name="feed")
+            await self.collect(jobs)
+            await feeding
+        return clock.measured
 
-    async def _redis_cpu_s(self) -> float:
-        cpu = await ask(self.client, "INFO", "cpu")
-        return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+    async def measure_steady(self, jobs: int) -> Measured:
+        """As long as so many jobs end, with a new one for each, so that as many wait at the end as at the start."""
+        async with _Clock(self.client, jobs) as clock:
+            await self.collect(jobs, replace=True)
+        return clock.measured
+
+
+class _Clock:
+    """Wall time and the server's CPU of a block that does a number of jobs."""
+
+    measured: Measured
+
+    def __init__(self, client: AsyncClient, jobs: int) -> None:
+        self._client = client
+        self._jobs = jobs
+
+    async def __aenter__(self) -> _Clock:
+        self._cpu_s = await redis_cpu_s(self._client)
+        self._started_s = time.perf_counter()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        took_s = time.perf_counter() - self._started_s
+        cpu_s = await redis_cpu_s(self._client) - self._cpu_s
+        self.measured = Measured(self._jobs / took_s, cpu_s / self._jobs * 1000)
+
+
+async def redis_cpu_s(client: AsyncClient) -> float:
+    """CPU that the server has used since it started, in all its threads."""
+    cpu = await ask(client, "INFO", "cpu")
+    return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+
+
+@asynccontextmanager
+async def open_run(settings: QueueSettings) -> AsyncIterator[NoopPipeline]:
+    """A run connected, without workers."""
+    client, reader = command_client(settings), reader_client(settings, block_s=1.0)
+    try:
+        scripts = Scripts(client, Keys.of_shard(settings.namespace, 0))
+        yield NoopPipeline(settings, client, reader, await scripts.connect_run(RUN, nonce=new_nonce(), ttl_s=3600))
+    finally:
+        await reader.aclose()
+        await client.aclose()
 
 
 @asynccontextmanager
 async def noop_pipeline(url: str, *, processes: int = 1, slots: int = 128) -> AsyncIterator[NoopPipeline]:
-    """Workers up and a run connected."""
-    settings = QueueSettings(redis_url=url)
-    client = command_client(settings)
+    """A run connected, its workers up and warm.
+
+    Args:
+        processes: worker processes, each with all three stages.
+        slots: of each stage in a process.
+    """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, ChildProcesses(Path(folder), {"ROLLSTREAM_REDIS_URL": url}) as children:
         for number in range(processes):
             children.start(f"noop{number}", "ops.bench.noop_stages", f"node{number}", str(slots))
-        pipeline = NoopPipeline(settings, client)
-        pipeline.incarnation = await pipeline.scripts.connect_run(RUN, nonce=new_nonce(), ttl_s=3600)
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while True:
-            children.check()
-            up = [int(await ask(client, "EXISTS", pipeline.keys.worker(f"eval-node{n}-0"))) for n in range(processes)]
-            if all(up):
-                break
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"workers not up in {START_TIMEOUT_S} s")
-            await asyncio.sleep(0.05)
-        await pipeline.accept(8 * 32)  # warm: scripts loaded, code compiled
-        await pipeline.read_results(8 * 32)
-        try:
+        async with open_run(QueueSettings(redis_url=url)) as pipeline:
+            await _workers_up(children, pipeline.client, [pipeline.keys.worker(f"eval-node{number}-0") for number in range(processes)])
+            await pipeline.measure(WARM_JOBS)  # scripts loaded, code compiled
             yield pipeline
-        finally:
-            await client.aclose()
+
+
+async def _workers_up(children: ChildProcesses, client: AsyncClient, names: list[str]) -> None:
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while int(await ask(client, "EXISTS", *names)) < len(names):
+            children.check()
+            await asyncio.sleep(0.05)
+
+
+async def measure_ours(url: str, *, processes: int, jobs: int) -> Measured:
+    """One measurement from start to end."""
+    async with noop_pipeline(url, processes=processes) as pipeline:
+        return await pipeline.measure(jobs)

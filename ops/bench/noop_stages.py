@@ -1,7 +1,8 @@
 """Three stages that do nothing, on the real consumer loop: what the queue itself costs.
 
-Every job reads its spec, hands a body from INIT to RUN, journals one turn, hands a body to EVAL, and is settled with a reward and a body: all that
-a real job asks of the queue, and nothing else. Run as `python -m ops.bench.noop_stages` by the benchmark, one process with all three stages.
+Every job reads its spec, hands a body from INIT to RUN, journals one turn, hands a body to EVAL, and is settled with a reward and a body:
+all that a real job asks of the queue, and nothing else. Run as `python -m ops.bench.noop_stages` by the benchmark, one process with all
+three stages.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 
 import uvloop
 
-from pipeline.consumer import End, HandedOff, JobControl, Settled
+from pipeline.attempts import End, HandedOff, JobControl, Settled
 from pipeline.keys import Keys
 from pipeline.messages import Outcome, Settlement, Stage
 from pipeline.process import Member, Shutdown, serve_stage
@@ -42,7 +43,9 @@ class NoopWork:
             await control.journal(0, BODY)
             return HandedOff(BODY)
         await self._bodies.get(keys.body(claim.job, begun.run_attempt, "run"))
-        settlement = Settlement(outcome=Outcome.OK, reward=float(claim.member % 2), stop="finished", sampled_tokens=100, total_tokens=200, turns=1)
+        settlement = Settlement(
+            outcome=Outcome.OK, reward=float(claim.member % 2), stop="finished", sampled_tokens=100, total_tokens=200, turns=1
+        )
         return Settled(settlement, BODY, "eval")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,6 +27,13 @@ def bench_server_kind(name: str = "") -> ServerKind:
         if not name or kind.name == name:
             return kind
     raise NoServer
+
+
+def version_of(kind: ServerKind) -> str:
+    """What the program says of its version."""
+    said = subprocess.run([kind.binary, "--version"], capture_output=True, text=True, check=True, timeout=10).stdout
+    found = re.search(r"v=(\S+)", said)
+    return found[1] if found else said.strip()
 
 
 @contextmanager

@@ -1,0 +1,58 @@
+"""What jobs leave in Redis when they are done and acknowledged, until their tombstones expire."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ops.bench.noop_pipeline import NoopPipeline, noop_pipeline
+from ops.bench.report import Report
+from ops.bench.servers import bench_server, version_of
+from pipeline.redis_client import ask
+from pipeline.testing.servers import ServerKind, found_servers
+
+JOBS = 20_000
+CHUNK = 2_000
+"""Jobs between two lines of progress."""
+MOST_BYTES_A_JOB = 100.0
+SETTLING_ROUNDS, SETTLING_PAUSE_S = 30, 0.1
+"""Servers look at their clients' buffers some times a second; three seconds see them at rest."""
+
+
+def run(say: Callable[[str], None]) -> Report:
+    """Bytes a job, on each server found."""
+    return asyncio.run(_run(say))
+
+
+async def _run(say: Callable[[str], None]) -> Report:
+    kinds = found_servers()
+    left = {f"{kind.name}_bytes_a_job": await _left_over(kind, say) for kind in kinds}
+    return Report(
+        name="memory",
+        metrics=left,
+        bounds=dict.fromkeys(left, ("<=", MOST_BYTES_A_JOB)),
+        versions={kind.name: version_of(kind) for kind in kinds},
+    )
+
+
+async def _left_over(kind: ServerKind, say: Callable[[str], None]) -> float:
+    with bench_server(kind, "none") as server:
+        async with noop_pipeline(server.url) as pipeline:
+            before = await _used_bytes(pipeline)
+            for done in range(0, JOBS, CHUNK):
+                await pipeline.measure(CHUNK)
+                say(f"{kind.name}: {done + CHUNK:,} of {JOBS:,} jobs")
+            return (await _used_bytes(pipeline) - before) / JOBS
+
+
+async def _used_bytes(pipeline: NoopPipeline) -> int:
+    """Memory in use once the server has freed what it frees in the background and shrunk its buffers: the least of some seconds."""
+    await ask(pipeline.client, "MEMORY", "PURGE")
+    least = 0
+    for _ in range(SETTLING_ROUNDS):
+        memory = await ask(pipeline.client, "INFO", "memory")
+        used = int(memory["used_memory"])
+        if not int(memory["lazyfree_pending_objects"]):
+            least = min(least or used, used)
+        await asyncio.sleep(SETTLING_PAUSE_S)
+    return least

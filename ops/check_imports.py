@@ -5,7 +5,7 @@ Run as `python -m ops.check_imports`; reads the sources, imports nothing of them
 1. A part imports only itself and the parts that its line in `MAY_IMPORT` lists.
 2. In `workers`, only the stages and what stands beside them reach a Redis library, also not through a module of `pipeline`.
 3. What a part imports when it is loaded is declared for its role in pyproject.toml; what it imports later, inside a function or
-   a `try`, is declared in some extra. The launcher needs no package at all.
+   a `try`, is declared in some extra. The launcher needs no package at all; what runs elsewhere is not ours to declare.
 """
 
 import ast
@@ -33,10 +33,13 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "workers.stages": (*_TOOLS_AND_BELOW, "workers.agent", "workers.graders", "workers.handlers"),
     "workers": ("pipeline",),
     "ops.launcher": (),
+    "ops.bench.rival_programs": (),
     "ops": ("pipeline", "workers", "trainer_client"),
 }
 """A module belongs to the longest name here that begins its own. A part includes what its listed parts' names begin."""
 
+ELSEWHERE = ("ops.bench.rival_programs",)
+"""Programs that run in environments of their own, with what is installed there."""
 KNOW_NO_REDIS = ("workers.handlers", "workers.agent", "workers.graders", "workers.tools", "workers.sandbox", "workers.llm")
 REDIS_LIBRARIES = frozenset({"redis", "rq", "valkey"})
 
@@ -180,6 +183,8 @@ def undeclared_packages(
     declared = _declared(project)
     everywhere = frozenset().union(*declared.values())
     for module in modules:
+        if part_of(module.name) in ELSEWHERE:
+            continue
         role = declared[""].union(*(declared[extra] for extra in ROLES[module.name.partition(".")[0]]))
         is_bare = part_of(module.name) == "ops.launcher" or module.name == "ops"
         for entry in module.imports:

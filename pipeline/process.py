@@ -24,6 +24,7 @@ from pipeline.consumer import Consumer
 from pipeline.errors import BrokerError, BrokerUnreachable
 from pipeline.janitor import Janitor
 from pipeline.keys import Keys
+from pipeline.layout import check_layout
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, reader_client
 from pipeline.scripts import Scripts
@@ -117,9 +118,10 @@ async def serve_stage(
         work_of: makes the work for one shard.
 
     Raises:
-        BrokerMisused: a stage stream is of another type, or Redis refuses this user.
+        BrokerMisused: a stage stream is of another type, the namespace has another layout, or Redis refuses this user.
     """
     slots = Slots(member.slots)
+    await until_reached(lambda: check_layout(client, queue))
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
         shards = [
             tasks.create_task(

@@ -18,8 +18,12 @@ import redis
 import structlog
 
 from pipeline.errors import BrokerError, BrokerUnreachable
+from pipeline.janitor import Janitor
 from pipeline.keys import Keys
+from pipeline.layout import check_layout
+from pipeline.process import until_reached
 from pipeline.redis_client import AsyncClient, ask, command_client, reader_client
+from pipeline.scripts import Scripts
 from pipeline.scripts.step_calls import StepScripts
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.drain import Drain
@@ -55,19 +59,25 @@ class Supervisor:
         """Supervises until `stop` is set; an unreachable Redis is waited for.
 
         Raises:
-            BrokerMisused: the reward stream is no stream.
+            BrokerMisused: the reward stream is no stream, or the namespace has another layout.
         """
         async with AsyncExitStack() as clients:
             commands = await clients.enter_async_context(aclosing(command_client(self._settings)))
+            await until_reached(lambda: check_layout(commands, self._settings))
             loops: list[ShardLoop] = []
+            janitors: list[Janitor] = []
             for shard in range(self._settings.shards):
                 reader = await clients.enter_async_context(aclosing(reader_client(self._settings, block_s=self._period_s)))
                 keys = Keys.of_shard(self._settings.namespace, shard)
                 drain = Drain(LedgerReader(commands, keys), StepScripts(commands, keys), window=self._settings.admit_window)
                 loops.append(ShardLoop(reader, commands, keys, drain, name=self._name, period_s=self._period_s))
+                # with every worker gone somebody must still promote retries and end what is past its deadline
+                janitors.append(Janitor(commands, Scripts(commands, keys), keys, self._settings, who=f"supervisor-{self._name}"))
             async with asyncio.TaskGroup() as tasks:
                 for shard, loop in enumerate(loops):
                     tasks.create_task(loop.run(stop), name=f"supervisor-{shard}")
+                for shard, janitor in enumerate(janitors):
+                    tasks.create_task(janitor.run(stop), name=f"janitor-{shard}")
 
 
 class ShardLoop:

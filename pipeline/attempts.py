@@ -15,6 +15,8 @@ from pipeline.errors import JobCancelled, LeaseLost
 from pipeline.messages import Outcome, Settlement
 from pipeline.scripts.calls import Begun, GiveUpKind, Held, JournalTurn
 
+LOST, SILENT = "lost", "silent"
+"""Verdicts beside the reasons of a cancel: another has the job; its promise of a sign of life has lapsed."""
 FIRST_PROGRESS_S = 120.0
 """A job that promised nothing yet must give a sign within this time."""
 
@@ -44,6 +46,8 @@ class GivenUp:
     kind: GiveUpKind
     why: str
     retry_stage: str = ""
+    is_unfit: bool = False
+    """It is this worker that cannot serve such a job: it claims nothing for a while, so that another gets it."""
 
 
 End = HandedOff | Settled | GivenUp
@@ -65,6 +69,7 @@ class JobControl:
         self.held = held
         self.cancel_reason = ""
         self.lease_lost = False
+        self.is_silent = False
         self.concluded = False
         self.started_s = time.monotonic()
         self.task: asyncio.Task[None] | None = None
@@ -89,7 +94,7 @@ class JobControl:
         """
         if self.cancel_reason:
             raise JobCancelled(self.held.job, self.cancel_reason)
-        if self.lease_lost or self._is_cut_off():
+        if self.lease_lost or self.is_silent or self._is_cut_off():
             raise LeaseLost(self.held.job, self.held.attempt)
 
     async def journal(self, index: int, body: bytes) -> None:
@@ -106,22 +111,27 @@ class JobControl:
         self.gate()
 
     def interrupted(self) -> End | None:
-        """How an attempt ends that was interrupted: as cancelled, not at all (another has the job), or handed back."""
+        """How an attempt ends that was interrupted: as cancelled, not at all (another has the job), failed, or handed back."""
         if self.cancel_reason:
             return cancelled(self.cancel_reason)
         if self.lease_lost:
             return None
+        if self.is_silent:
+            return GivenUp("failed", "no sign of life within the time it had promised")
         return GivenUp("back", "handed back: the worker stops, or had no contact with Redis")
 
     def verdict(self, word: str) -> None:
-        """Takes what the server said of this attempt (`lost` or a cancel reason) and interrupts the work."""
-        if word == "lost":
-            self.lease_lost = True
-        elif not self.cancel_reason:
-            self.cancel_reason = word
+        """Takes what is said of this attempt (`lost`, `silent` or a cancel reason) and interrupts the work, once for each.
+
+        Who cleans up after an interruption must not be interrupted by hearing the same again.
+        """
+        if word == LOST:
+            heard, self.lease_lost = self.lease_lost, True
+        elif word == SILENT:
+            heard, self.is_silent = self.is_silent, True
         else:
-            return
-        if self.task is not None:
+            heard, self.cancel_reason = bool(self.cancel_reason), self.cancel_reason or word
+        if not heard and self.task is not None:
             self.task.cancel()
 
 
@@ -140,12 +150,13 @@ class Slots:
     def free(self) -> int:
         return self.total - self.used
 
-    def take(self) -> None:
-        self.used += 1
+    def take(self, count: int) -> None:
+        self.used += count
 
-    def give_back(self) -> None:
-        self.used -= 1
-        self._freed.set()
+    def give_back(self, count: int) -> None:
+        self.used -= count
+        if count:
+            self._freed.set()
 
     async def wait_free(self, wake_s: float) -> None:
         """Returns when a slot is free, or after `wake_s` seconds."""

@@ -1,12 +1,15 @@
 """The one loop that every stage runs: claim, work, settle, drain.
 
 Invariants:
-  1. What was delivered to this process is begun on receipt, and what was begun ends in exactly one of: handed off, settled, given up, or
-     fenced (another attempt has it). Only the script that says so frees the slot (`pipeline/settling.py`).
+  1. What was delivered to this process is begun on receipt, or goes back at once, uncounted, when there is no slot for it. What was begun
+     ends in exactly one of: handed off, settled, given up, or fenced (another attempt has it). Only the script that says so frees the slot
+     (`pipeline/settling.py`).
   2. Redis away is waited for: finished work is held in its slot and settles on return; nothing new is claimed, since no slot is free.
   3. One bad entry or job hurts itself only: batches that fail are tried one by one, and what still fails is a dead letter.
   4. Stopping has two steps. `stop` set: nothing more is claimed. After `grace_s`, or when `hurry` is set, what still runs is cancelled
-     and handed back at once, uncounted.
+     and handed back at once, uncounted. A Redis that stays away does not keep us: what could not be said is left to its leases.
+  5. A worker that finds that it cannot serve what it claims (a message of a higher version, a node without RUN) claims nothing for a
+     while, so that others get it.
 
 What a stage raises it turns into an `End` itself (`workers/stages`); here an unknown exception is a failed attempt.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -24,10 +28,11 @@ import structlog
 
 from pipeline.attempts import End, GivenUp, JobControl, Slots, Work
 from pipeline.cancel import CancelMessage, CancelTail
-from pipeline.errors import BrokerMisused, BrokerUnreachable, JobCancelled, LeaseLost, RollstreamError
+from pipeline.errors import BrokerError, BrokerMisused, BrokerUnreachable, JobCancelled, LeaseLost, RollstreamError
 from pipeline.keys import Keys
 from pipeline.leases import LeasedJob, LeaseKeeper
 from pipeline.messages import Stage
+from pipeline.recovery import put_back
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.calls import MAX_BATCH, Begun, Claim, Held, Scripts
 from pipeline.settings import QueueSettings
@@ -35,6 +40,11 @@ from pipeline.settling import OUTAGE_PAUSE_MAX_S, OUTAGE_PAUSE_S, ConsumerStatis
 from pipeline.streams import RawEntry, StreamReader
 
 log = structlog.get_logger(__name__)
+
+LAST_WORD_S = 5.0
+"""Who leaves and does not reach Redis tries for this long, as long as one command may take, to say how its jobs ended."""
+FIRST_REST_S, LONGEST_REST_S = 1.0, 60.0
+"""Pause of a worker that cannot serve what it claims; doubled each time until it serves something."""
 
 
 class Consumer:
@@ -77,9 +87,13 @@ class Consumer:
         self._work = work
         self._random = random.Random()
         self._held: dict[str, JobControl] = {}
-        self._settler = Settler(settings, scripts, stage, consumer, self.statistics, release=self._release, reject=self._reject)
+        self._settler = Settler(
+            settings, scripts, stage, consumer, self.statistics, release=self._release, reject=self._reject, unfit=self._rest
+        )
         self._released = asyncio.Event()
         self._stop = asyncio.Event()
+        self._rest_s = 0.0
+        self._rests_until_s = 0.0
         self._tail = CancelTail(tail_client, keys, self._on_cancel, self._on_gap)
         self._keeper = LeaseKeeper(
             settings,
@@ -87,7 +101,7 @@ class Consumer:
             stage,
             consumer,
             boot,
-            snapshot=lambda: list(self._held.values()),
+            snapshot=lambda: list(self._held.copy().values()),  # a copy is made in one step: the thread asks while jobs come and go
             on_verdict=_deliver_verdict,
             on_usurped=self._on_usurped,
             beat=(node, epoch, stage is Stage.RUN),
@@ -104,51 +118,72 @@ class Consumer:
         The name must be held (`scripts.take_name`).
 
         Raises:
-            BrokerMisused: a stage stream is of another type.
+            BrokerMisused: a stage stream is of another type, before the first claim; later that is waited for.
         """
         self._stop = stop
-        await self._enter()
+        if not await self._enter():
+            return
         flush_stop = asyncio.Event()
         tail_stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
         async with self._keeper, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tail.run(tail_stop), name=f"cancels-{self._consumer}")
-            tasks.create_task(self._settler.run(flush_stop), name=f"settle-{self._consumer}")
+            settling = tasks.create_task(self._settler.run(flush_stop), name=f"settle-{self._consumer}")
+            hurried: list[asyncio.Task[None]] = []
+            grace_ends_s = 0.0
             try:
                 async with asyncio.timeout(None) as drain, asyncio.TaskGroup() as jobs:
                     await self._claim_loop(stop, jobs)
                     log.info("draining", consumer=self._consumer, running=len(self._held), grace_s=grace_s)
-                    now_s = asyncio.get_running_loop().time()
-                    drain.reschedule(now_s + (0 if hurry.is_set() else grace_s))
-                    tasks.create_task(self._hurry(hurry, drain), name=f"hurry-{self._consumer}")
+                    grace_ends_s = loop.time() + grace_s
+                    drain.reschedule(grace_ends_s)
+                    hurried.append(tasks.create_task(self._shorten(drain, hurry, to_s=0.0), name=f"hurry-{self._consumer}"))
             except TimeoutError:
                 log.info("handing_back", consumer=self._consumer, running=len(self._held))
-            await self._drained()
-            hurry.set()
+            try:
+                async with asyncio.timeout_at(max(grace_ends_s, loop.time()) + LAST_WORD_S) as last_word:
+                    hurried.append(tasks.create_task(self._shorten(last_word, hurry, to_s=LAST_WORD_S), name=f"last-{self._consumer}"))
+                    await self._drained()
+            except TimeoutError:
+                log.error("left_to_leases", consumer=self._consumer, jobs=len(self._held), what="Redis does not answer")
+                settling.cancel()
+            for task in hurried:
+                task.cancel()
             flush_stop.set()
             tail_stop.set()
             self._settler.wake()
 
     @staticmethod
-    async def _hurry(hurry: asyncio.Event, drain: asyncio.Timeout) -> None:
+    async def _shorten(limit: asyncio.Timeout, hurry: asyncio.Event, *, to_s: float) -> None:
+        """Once somebody hurries us a limit is over in `to_s` seconds."""
         await hurry.wait()
-        if not drain.expired():
-            with contextlib.suppress(RuntimeError):  # the drain is over already
-                drain.reschedule(asyncio.get_running_loop().time())
+        over_s = asyncio.get_running_loop().time() + to_s
+        with contextlib.suppress(RuntimeError):  # it is over already
+            if over_s < (limit.when() or math.inf):
+                limit.reschedule(over_s)
 
     # ---- claiming
 
-    async def _enter(self) -> None:
-        """What comes before the first claim; waits for Redis."""
+    async def _enter(self) -> bool:
+        """What comes before the first claim; waits for Redis. False when told to stop meanwhile."""
         pause_s = OUTAGE_PAUSE_S
-        while True:
+        while not self._stop.is_set():
             try:
                 await self._reader.open()
                 await self._tail.open()
-                return await self._recover_own()
+                await self._recover_own()
+                return True
             except BrokerUnreachable as error:
-                log.warning("redis_unreachable", consumer=self._consumer, error=str(error), pause_s=round(pause_s, 2))
-                await asyncio.sleep(pause_s)
-                pause_s = min(OUTAGE_PAUSE_MAX_S, pause_s * 2)
+                pause_s = await self._wait_for_redis(error, pause_s)
+        return False
+
+    async def _wait_for_redis(self, error: BrokerError, pause_s: float) -> float:
+        """A pause, cut short by `stop`; returns the next one."""
+        log.warning("redis_unreachable", consumer=self._consumer, error=str(error), pause_s=round(pause_s, 2))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._stop.wait()
+        return min(OUTAGE_PAUSE_MAX_S, pause_s * 2)
 
     async def _recover_own(self) -> None:
         """Puts back what an earlier boot of this name left, without waiting for its leases."""
@@ -163,57 +198,89 @@ class Consumer:
                     entries.append((self._keys.short(stream), row["message_id"].decode(), job.decode(), self._random.random()))
                 if not entries:
                     break
-                words = await self._scripts.recover(
-                    "restart",
-                    entries,
-                    lease_ms=0,
-                    consumer=self._consumer,
-                    boot=self._boot,
-                    backoff_ms=int(self._settings.retry_backoff_s * 1000),
-                    backoff_max_ms=int(self._settings.retry_backoff_max_s * 1000),
-                )
+                words = await self._put_back(entries)
                 log.info("recovered_own", consumer=self._consumer, verdicts=words)
                 if "usurped" in words:
                     self._on_usurped()
                     return
+
+    async def _put_back(self, entries: Sequence[tuple[str, str, str, float]]) -> list[str]:
+        """Gives back entries of this name that it does not work on."""
+        return await put_back(
+            self._scripts, self._settings, "restart", self._stage, entries, lease_ms=0, consumer=self._consumer, boot=self._boot
+        )
 
     async def _claim_loop(self, stop: asyncio.Event, jobs: asyncio.TaskGroup) -> None:
         pause_s = OUTAGE_PAUSE_S
         block = False
         while not stop.is_set():
             await self._slots.wait_free(1.0)
-            free = self._slots.free
+            await self._rested()
+            free = self._room()
             if free <= 0:
                 continue
             count = 1 if block else min(MAX_BATCH, max(1, free // 4))
             try:
-                claims, raw = await self._reader.read(count, block=block, held=self._entries_held())
-                for entry in raw:
-                    await self._reject(entry, "no header of ours")
+                claims, raw = await self._reader.read(count, block=block, held=self._entries_held(), most_streams=free)
                 if claims:
                     await self._begin(claims, jobs)
+                for entry in raw:
+                    await self._reject(entry, "no header of ours")
                 pause_s = OUTAGE_PAUSE_S
-            except BrokerUnreachable as error:
-                log.warning("redis_unreachable", consumer=self._consumer, error=str(error), pause_s=round(pause_s, 2))
-                await asyncio.sleep(pause_s)
-                pause_s = min(OUTAGE_PAUSE_MAX_S, pause_s * 2)
+            except BrokerError as error:
+                # unreachable, or misused meanwhile (a stream written over, a permission gone): what runs goes on; we claim again when it is right
+                self._reader.mistrust()
+                pause_s = await self._wait_for_redis(error, pause_s)
                 continue
             block = not claims
+
+    def _room(self) -> int:
+        """Slots that may be filled now."""
+        if self._stop.is_set() or time.monotonic() < self._rests_until_s:
+            return 0
+        return self._slots.free
+
+    def _rest(self, why: str) -> None:
+        """Claims nothing for a while."""
+        now_s = time.monotonic()
+        if now_s < self._rests_until_s:
+            return
+        self._rest_s = min(LONGEST_REST_S, max(FIRST_REST_S, 2 * self._rest_s))
+        self._rests_until_s = now_s + self._rest_s
+        log.warning("claims_nothing", consumer=self._consumer, for_s=self._rest_s, why=why)
+
+    async def _rested(self) -> None:
+        """Returns when a rest is over, or when told to stop."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._rests_until_s - time.monotonic())):
+                await self._stop.wait()
 
     def _entries_held(self) -> set[str]:
         return {control.held.entry for control in self._held.values()}
 
     async def _begin(self, claims: Sequence[Claim], jobs: asyncio.TaskGroup) -> None:
-        """Begins entries; retried until Redis answers, since they are delivered to us and to nobody else."""
-        for begun in await self._begin_batch(claims):
-            if begun.state == "ok":
-                self._start(begun, jobs)
-            elif begun.state == "usurped":
-                self._on_usurped()
-            elif begun.state == "ended":
-                self.statistics.cancelled += 1
+        """Begins what there is room for; what was delivered beyond it goes back."""
+        room = self._room()
+        mine, beyond = claims[:room], claims[room:]
+        # before the first await: the reader of another shard may have been delivered jobs for the same slots
+        self._slots.take(len(mine))
+        started = 0
+        try:
+            for begun in await self._begin_batch(mine) if mine else ():
+                if begun.state == "ok":
+                    self._start(begun, jobs)
+                    started += 1
+                elif begun.state == "usurped":
+                    self._on_usurped()
+                elif begun.state == "ended":
+                    self.statistics.cancelled += 1
+        finally:
+            self._slots.give_back(len(mine) - started)
+        if beyond:
+            await self._put_back([(claim.stream, claim.entry, claim.job, 0.0) for claim in beyond])
 
     async def _begin_batch(self, claims: Sequence[Claim]) -> list[Begun]:
+        """Retried until Redis answers, since they are delivered to us and to nobody else; given up when told to stop."""
         pause_s = OUTAGE_PAUSE_S
         while True:
             try:
@@ -225,9 +292,10 @@ class Consumer:
                     lock_ms=int(self._settings.lease_s * 1000),
                     window=self._settings.admit_window,
                 )
-            except BrokerUnreachable:
-                await asyncio.sleep(pause_s)
-                pause_s = min(OUTAGE_PAUSE_MAX_S, pause_s * 2)
+            except BrokerUnreachable as error:
+                if self._stop.is_set():
+                    return []
+                pause_s = await self._wait_for_redis(error, pause_s)
             except (BrokerMisused, redis.ResponseError) as error:
                 if len(claims) > 1:
                     return [begun for claim in claims for begun in await self._begin_batch([claim])]
@@ -244,7 +312,6 @@ class Consumer:
         held = Held(begun.claim.stream, begun.claim.entry, begun.claim.job, begun.attempt)
         control = JobControl(begun, held, keep_turn=self._settler.journal, is_cut_off=self._is_cut_off)
         self.statistics.begun += 1
-        self._slots.take()
         self._held[held.entry] = control
         control.task = jobs.create_task(self._serve(control), name=f"{self._stage.value}-{held.job}:{held.attempt}")
         # a task that is cancelled before its first step never runs a line of `_serve`
@@ -286,7 +353,7 @@ class Consumer:
 
     def _release(self, control: JobControl) -> None:
         if self._held.pop(control.held.entry, None) is not None:
-            self._slots.give_back()
+            self._slots.give_back(1)
             self._released.set()
 
     # ---- leaving

@@ -14,9 +14,10 @@ from collections.abc import Awaitable
 import redis
 import structlog
 
-from pipeline.errors import BrokerError
+from pipeline.errors import BrokerError, BrokerMisused
 from pipeline.keys import Keys
 from pipeline.messages import Stage
+from pipeline.recovery import put_back
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.calls import MAX_BATCH, Scripts
 from pipeline.settings import QueueSettings
@@ -123,32 +124,15 @@ class Janitor:
                 jobs.append((stream, entry, header[b"job"].decode(), self._random.random()))
             else:
                 await self._scripts.reject(stream, stage, entry, "no header", b"\n".join(part for pair in header.items() for part in pair))
-        words = await self._recover_batch(stream, jobs) if jobs else []
+        words: list[str] = []
+        if jobs:
+            lease_ms = int(self._settings.lease_s * 1000)
+            words = await put_back(
+                self._scripts, self._settings, "idle", stage, jobs, lease_ms=lease_ms, consumer=self._who, boot="janitor"
+            )
         for (_, _, job_id, _), word in zip(jobs, words, strict=True):
             if word not in ("fresh", "stale"):
                 log.info("lease_expired", job_id=job_id, stream=stream, verdict=word)
-
-    async def _recover_batch(self, stream: str, jobs: list[tuple[str, str, str, float]]) -> list[str]:
-        settings = self._settings
-        try:
-            return await self._scripts.recover(
-                "idle",
-                jobs,
-                lease_ms=int(settings.lease_s * 1000),
-                consumer=self._who,
-                boot="janitor",
-                backoff_ms=int(settings.retry_backoff_s * 1000),
-                backoff_max_ms=int(settings.retry_backoff_max_s * 1000),
-            )
-        except (BrokerError, redis.ResponseError) as error:
-            if len(jobs) > 1:
-                return [word for job in jobs for word in await self._recover_batch(stream, [job])]
-            if "WRONGTYPE" not in str(error):
-                raise
-            _, entry, job_id, _ = jobs[0]
-            log.error("job_unusable", job_id=job_id, error=str(error))
-            await self._scripts.reject(stream, stage_of(stream), entry, f"job {job_id}: {error}", job_id.encode())
-            return ["rejected"]
 
     async def _sweep_lane(self, stream: str) -> None:
         node = stream.split(":@", 1)[1]
@@ -164,13 +148,19 @@ class Janitor:
 
     async def _reconcile(self) -> None:
         for run in await ask(self._client, "ZRANGE", self._keys.key("runs"), 0, -1):
-            cursor = "0"
-            while True:
-                cursor, back = await self._scripts.reconcile(run.decode(), cursor)
-                if back:
-                    log.warning("jobs_put_back", run=run.decode(), jobs=back)
-                if cursor == "0":
-                    break
+            try:
+                await self._reconcile_run(run.decode())
+            except (BrokerMisused, redis.ResponseError) as error:
+                log.error("run_unusable", run=run.decode(), error=str(error))
+
+    async def _reconcile_run(self, run: str) -> None:
+        cursor = "0"
+        while True:
+            cursor, back = await self._scripts.reconcile(run, cursor)
+            if back:
+                log.warning("jobs_put_back", run=run, jobs=back)
+            if cursor == "0":
+                return
 
     async def _delete_idle_consumers(self, stream: str) -> None:
         stage = stage_of(stream)

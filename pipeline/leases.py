@@ -3,7 +3,8 @@
 Invariants:
   1. A busy or blocked event loop does not lose a lease: the thread renews without it.
   2. A lease proves work, not life: a job is renewed only while it says that it makes progress. `JobControl.progress(within_s)` promises the
-     next sign of life; waiting for the inference pool and a call within its own timeout are progress.
+     next sign of life; waiting for the inference pool and a call within its own timeout are progress. A job whose promise has lapsed is
+     interrupted (`silent`): its lease will be another's, and its slot must not stay its own.
   3. What the server says about a job (not yours any more, cancelled) reaches the job on the event loop, once.
   4. A process without contact for two leases starts no model or tool call (`contact_age_s` is what the gate looks at).
   5. A process whose name another boot has taken stops: `on_usurped`.
@@ -20,6 +21,7 @@ from typing import Protocol
 import redis
 import structlog
 
+from pipeline.attempts import LOST, SILENT
 from pipeline.errors import BrokerError
 from pipeline.keys import Keys
 from pipeline.messages import Stage
@@ -48,7 +50,7 @@ class LeaseKeeper:
 
     Args:
         snapshot: the jobs held now; called from the thread, must be safe there.
-        on_verdict: called on the event loop with a job and `lost` or a cancel reason.
+        on_verdict: called on the event loop with a job and `lost`, `silent` or a cancel reason.
         on_usurped: called on the event loop when the name is another's.
         beat: also says that this node is alive: (node, epoch, whether this process reads the node's lane).
     """
@@ -82,6 +84,7 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._run, name=f"leases-{consumer}", daemon=True)
 
     async def __aenter__(self) -> LeaseKeeper:
+        self._last_contact_s = time.monotonic()  # who enters has just heard from Redis
         self._thread.start()
         return self
 
@@ -116,7 +119,12 @@ class LeaseKeeper:
 
     def _renew(self, scripts: ThreadScriptRunner) -> None:
         now_s = time.monotonic()
-        jobs = [job for job in self._snapshot() if job.makes_progress(now_s)]
+        jobs: list[LeasedJob] = []
+        for job in self._snapshot():
+            if job.makes_progress(now_s):
+                jobs.append(job)
+            else:
+                self._post(self._on_verdict, job, SILENT)
         lock_ms = int(self._settings.lease_s * 1000)
         # an empty renewal keeps the name
         for at in range(0, max(1, len(jobs)), MAX_BATCH):
@@ -131,7 +139,7 @@ class LeaseKeeper:
                 return
             for job, word in zip(batch, reply[1:], strict=True):
                 if word == 0:
-                    self._post(self._on_verdict, job, "lost")
+                    self._post(self._on_verdict, job, LOST)
                 elif word != 1 and isinstance(word, bytes):
                     self._post(self._on_verdict, job, word.decode())
         node, epoch, reads_lane = self._beat

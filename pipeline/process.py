@@ -121,16 +121,21 @@ async def serve_stage(
         BrokerMisused: a stage stream is of another type, the namespace has another layout, or Redis refuses this user.
     """
     slots = Slots(member.slots)
-    await until_reached(lambda: check_layout(client, queue))
-    async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-        shards = [
-            tasks.create_task(
-                _serve_shard(queue, member, Keys.of_shard(queue.namespace, shard), client, slots, shutdown, work_of, stack),
-                name=f"{member.consumer}-shard-{shard}",
-            )
-            for shard in range(queue.shards)
-        ]
-        kept = [await shard for shard in shards]
+    try:
+        await until_reached(lambda: check_layout(client, queue), shutdown.stop)
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+            shards = [
+                tasks.create_task(
+                    _serve_shard(queue, member, Keys.of_shard(queue.namespace, shard), client, slots, shutdown, work_of, stack),
+                    name=f"{member.consumer}-shard-{shard}",
+                )
+                for shard in range(queue.shards)
+            ]
+            kept = [await shard for shard in shards]
+    except StoppedWhileWaiting:
+        return True
+    except BaseExceptionGroup as group:
+        raise first_cause(group) from group
     return all(kept)
 
 
@@ -146,11 +151,13 @@ async def _serve_shard(
 ) -> bool:
     scripts = Scripts(client, keys)
     lock_ms = int(queue.lease_s * 1000)
-    if not await _take_name(scripts, member, lock_ms, shutdown.stop):
+    try:
+        await _take_name(scripts, member, lock_ms, shutdown.stop)
+        if member.stage is Stage.RUN:
+            # before the lane exists: a lane without a beat is swept
+            await until_reached(lambda: scripts.beat_node(member.node, member.epoch, live_ms=lock_ms, reads_lane=True), shutdown.stop)
+    except StoppedWhileWaiting:
         return True
-    if member.stage is Stage.RUN:
-        # before the lane exists: a lane without a beat is swept
-        await until_reached(lambda: scripts.beat_node(member.node, member.epoch, live_ms=lock_ms, reads_lane=True))
     reader_connection, tail_connection = reader_client(queue, block_s=BLOCK_S), reader_client(queue, block_s=BLOCK_S)
     stack.push_async_callback(reader_connection.aclose)
     stack.push_async_callback(tail_connection.aclose)
@@ -203,21 +210,33 @@ def _streams(keys: Keys, member: Member) -> list[str]:
     return [keys.stage_stream(stage)]
 
 
-async def until_reached(call: Callable[[], Awaitable[Reply]]) -> Reply:
-    """Calls until Redis answers: a process that starts during an outage waits for its end, as one that runs does."""
+class StoppedWhileWaiting(Exception):
+    """Told to stop before what was waited for came."""
+
+
+async def until_reached(call: Callable[[], Awaitable[Reply]], stop: asyncio.Event) -> Reply:
+    """Calls until Redis answers: a process that starts during an outage waits for its end, as one that runs does.
+
+    Raises:
+        StoppedWhileWaiting: `stop` was set.
+    """
     pause_s = FIRST_PAUSE_S
     while True:
         try:
             return await call()
         except BrokerUnreachable as error:
             log.warning("waiting_for_redis", error=str(error), pause_s=round(pause_s, 2))
-            await asyncio.sleep(pause_s)
+            await _pause(pause_s, stop)
             pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
 
 
-async def _take_name(scripts: Scripts, member: Member, lock_ms: int, stop: asyncio.Event) -> bool:
-    """Takes the stable name, waiting while a dead predecessor's lock lapses; False when asked to stop meanwhile."""
-    while not stop.is_set():
+async def _take_name(scripts: Scripts, member: Member, lock_ms: int, stop: asyncio.Event) -> None:
+    """Takes the stable name, waiting while a dead predecessor's lock lapses.
+
+    Raises:
+        StoppedWhileWaiting: `stop` was set.
+    """
+    while True:
         taken = await until_reached(
             lambda: scripts.take_name(
                 member.consumer,
@@ -228,15 +247,28 @@ async def _take_name(scripts: Scripts, member: Member, lock_ms: int, stop: async
                 slots=member.slots,
                 pid=os.getpid(),
                 version=software_version(),
-            )
+            ),
+            stop,
         )
         if taken is None:
-            return True
+            return
         boot, lapses_s = taken
         log.warning("name_is_taken", consumer=member.consumer, by_boot=boot, lapses_s=round(lapses_s, 1), what="waiting for it to lapse")
-        try:
-            async with asyncio.timeout(max(0.05, lapses_s + 0.05)):
-                await stop.wait()
-        except TimeoutError:
-            continue
-    return False
+        await _pause(max(0.05, lapses_s + 0.05), stop)
+
+
+async def _pause(seconds: float, stop: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return
+    raise StoppedWhileWaiting
+
+
+def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What people and exit codes want to know of a group of tasks that failed: the error of the first one."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -17,7 +17,7 @@ import redis
 import structlog
 
 from pipeline.attempts import End, GivenUp, HandedOff, JobControl, Settled, cancelled
-from pipeline.errors import BrokerError, BrokerUnreachable
+from pipeline.errors import BodyTooLarge, BrokerError, BrokerUnreachable
 from pipeline.messages import Stage
 from pipeline.scripts.calls import MAX_BATCH, Given, HandOff, Held, JournalTurn, Scripts, Settle
 from pipeline.settings import QueueSettings
@@ -61,6 +61,7 @@ class Settler:
     Args:
         release: called when an attempt is ours no more.
         reject: keeps an entry that no script takes as a dead letter.
+        unfit: told when a job went back because this worker cannot serve such jobs.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Settler:
         *,
         release: Callable[[JobControl], None],
         reject: Callable[[RawEntry, str], Awaitable[None]],
+        unfit: Callable[[str], None],
     ) -> None:
         self._settings = settings
         self._scripts = scripts
@@ -80,6 +82,7 @@ class Settler:
         self._consumer = consumer
         self._release = release
         self._reject = reject
+        self._unfit = unfit
         self._random = random.Random()
         self._endings: list[Ending] = []
         self._turns: list[tuple[JournalTurn, asyncio.Future[str]]] = []
@@ -97,7 +100,14 @@ class Settler:
         self._flush.set()
 
     async def journal(self, turn: JournalTurn) -> str:
-        """Takes a turn; returns the script's word for it."""
+        """Takes a turn; returns the script's word for it.
+
+        Raises:
+            BodyTooLarge: it is above the bound of bodies.
+            Exception: Redis refuses it, and no retry can help.
+        """
+        if len(turn.body) > self._settings.max_body_bytes:
+            raise BodyTooLarge(f"turn {turn.index} of job {turn.job}", len(turn.body), self._settings.max_body_bytes)
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._turns.append((turn, future))
         self._flush.set()
@@ -109,8 +119,7 @@ class Settler:
             await self._flush.wait()
             self._flush.clear()
             while self._turns:
-                turns, self._turns = self._turns[:MAX_BATCH], self._turns[MAX_BATCH:]
-                await self._send_turns(turns)
+                await self._send_turns(self._take_turns())
             while self._endings:
                 batch = self._take_batch()
                 await self._send_endings(batch)
@@ -131,14 +140,30 @@ class Settler:
         self._endings = rest
         return batch
 
+    def _take_turns(self) -> list[tuple[JournalTurn, asyncio.Future[str]]]:
+        """The oldest turns, up to a batch and its bytes."""
+        size, count = 0, 0
+        for turn, _ in self._turns[:MAX_BATCH]:
+            size += len(turn.body)
+            if count and size > MAX_BATCH_BYTES:
+                break
+            count += 1
+        turns, self._turns = self._turns[:count], self._turns[count:]
+        return turns
+
     async def _send_turns(self, turns: Sequence[tuple[JournalTurn, asyncio.Future[str]]]) -> None:
         words = await self._until_reached(lambda: self._scripts.journal([turn for turn, _ in turns], ttl_ms=self._ttl_ms))
-        for at, (turn, future) in enumerate(turns):
-            word = words[at] if isinstance(words, list) else "0"
-            if not isinstance(words, list) and len(turns) > 1:
-                await self._send_turns([(turn, future)])
-            elif not future.done():
-                future.set_result(word)
+        if not isinstance(words, list) and len(turns) > 1:
+            for turn in turns:
+                await self._send_turns([turn])
+            return
+        for at, (_, future) in enumerate(turns):
+            if future.done():
+                continue
+            if isinstance(words, list):
+                future.set_result(words[at])
+            else:
+                future.set_exception(words)
 
     async def _send_endings(self, batch: list[Ending]) -> None:
         batch = [self._bounded(ending) for ending in batch]
@@ -178,6 +203,10 @@ class Settler:
             except (BrokerError, redis.ResponseError) as error:
                 log.error("settle_refused", consumer=self._consumer, error=str(error))
                 return error
+            except Exception as error:
+                # an end that cannot even be said (a reward that is no number, a reason that is no text) ends its job, not this loop
+                log.exception("settle_impossible", consumer=self._consumer)
+                return error
 
     async def _call(self, batch: Sequence[Ending]) -> list[str]:
         first = batch[0].end
@@ -216,11 +245,13 @@ class Settler:
             self.statistics.again += 1
         elif word == "node_gone":
             self.statistics.node_gone += 1
-            log.warning("node_gone", job_id=control.held.job, what="no RUN worker of this node reads its lane")
+            self._unfit("no RUN worker of this node reads its lane: what INIT makes here has nowhere to go")
         elif isinstance(end, HandedOff):
             self.statistics.handed_off += 1
         elif isinstance(end, Settled):
             self.statistics.settled += 1
         else:
             self.statistics.given_up += 1
+            if end.is_unfit:
+                self._unfit(end.why)
         self._release(control)

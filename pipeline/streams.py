@@ -31,6 +31,8 @@ BLOCK_S = 1.0
 PENDING_PAGE = 128
 HEAL_PAUSE_S = 0.2
 MAX_PAUSE_S = 5.0
+FAVOUR = 4
+"""Of so many reads that cannot look everywhere, all but one begin at the first stream: jobs that have an environment go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class StreamReader:
         self._consumer = consumer
         self.streams = tuple(streams)
         self._unsure = False
+        self._turn = 0
         self._pause_s = HEAL_PAUSE_S
         self.heals = 0
 
@@ -84,13 +87,18 @@ class StreamReader:
         for stream in self.streams:
             await ensure_group(self._commands, self._keys, self._stage, stream)
 
-    async def read(self, count: int, *, block: bool, held: Collection[str]) -> tuple[list[Claim], list[RawEntry]]:
+    def mistrust(self) -> None:
+        """Something delivered may not have been taken care of: the next read looks for it."""
+        self._unsure = True
+
+    async def read(self, count: int, *, block: bool, held: Collection[str], most_streams: int) -> tuple[list[Claim], list[RawEntry]]:
         """New entries, at most `count` a stream.
 
         Args:
             count: most entries of each stream.
-            block: wait up to `BLOCK_S` for the first one.
+            block: wait up to `BLOCK_S` for the first one, in any stream.
             held: entry ids this consumer knows it holds, for the check after a failed read.
+            most_streams: a read that does not wait looks into no more of them, since each may deliver.
 
         Raises:
             BrokerUnreachable: no contact; entries may have been delivered, the next call looks for them.
@@ -107,7 +115,8 @@ class StreamReader:
             command: list[str | int] = ["XREADGROUP", "GROUP", self._stage.value, self._consumer, "COUNT", count]
             if block:
                 command += ["BLOCK", int(BLOCK_S * 1000)]
-            reply = await ask(self._client, *command, "STREAMS", *self.streams, *([">"] * len(self.streams)))
+            streams = self.streams if block else self._some(most_streams)
+            reply = await ask(self._client, *command, "STREAMS", *streams, *([">"] * len(streams)))
             self._unsure = False
             self._pause_s = HEAL_PAUSE_S
             return self._parse(reply or [])
@@ -117,6 +126,14 @@ class StreamReader:
                 await self._heal()
                 return [], []
             raise
+
+    def _some(self, most: int) -> Sequence[str]:
+        """So many streams: three times of four the first ones, else the next in turn."""
+        if most >= len(self.streams):
+            return self.streams
+        self._turn += 1
+        first = 0 if self._turn % FAVOUR else self._turn // FAVOUR % len(self.streams)
+        return [*self.streams, *self.streams][first : first + most]
 
     async def _heal(self) -> None:
         self.heals += 1

@@ -21,7 +21,7 @@ from pipeline.errors import BrokerError, BrokerUnreachable
 from pipeline.janitor import Janitor
 from pipeline.keys import Keys
 from pipeline.layout import check_layout
-from pipeline.process import until_reached
+from pipeline.process import StoppedWhileWaiting, until_reached
 from pipeline.redis_client import AsyncClient, ask, command_client, reader_client
 from pipeline.scripts import Scripts
 from pipeline.scripts.step_calls import StepScripts
@@ -63,7 +63,10 @@ class Supervisor:
         """
         async with AsyncExitStack() as clients:
             commands = await clients.enter_async_context(aclosing(command_client(self._settings)))
-            await until_reached(lambda: check_layout(commands, self._settings))
+            try:
+                await until_reached(lambda: check_layout(commands, self._settings), stop)
+            except StoppedWhileWaiting:
+                return
             loops: list[ShardLoop] = []
             janitors: list[Janitor] = []
             for shard in range(self._settings.shards):

@@ -228,7 +228,7 @@ class Consumer:
                     await self._reject(entry, "no header of ours")
                 pause_s = OUTAGE_PAUSE_S
             except BrokerError as error:
-                # unreachable, or misused meanwhile (a stream written over, a permission gone): what runs goes on; we claim again when it is right
+                # unreachable, or misused meanwhile (a stream written over, a permission gone): what runs goes on, claims wait
                 self._reader.mistrust()
                 pause_s = await self._wait_for_redis(error, pause_s)
                 continue

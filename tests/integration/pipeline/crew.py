@@ -1,4 +1,5 @@
-"""A run, and members of the queue that live in the test's own process: real consumers on a real server, with work that the test holds in its hand."""
+"""A run, and members of the queue that live in the test's own process: real consumers on a real server, with work that the test holds
+in its hand."""
 
 from __future__ import annotations
 

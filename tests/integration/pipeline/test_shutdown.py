@@ -1,5 +1,5 @@
-"""Leaving has two steps: what runs may finish within the grace period; what is left then, or at a second signal, goes back at once and uncounted.
-Nothing of a member stays behind: no name, no consumer, nothing pending."""
+"""Leaving has two steps: what runs may finish within the grace period; what is left then, or at a second signal, goes back at once and
+uncounted. Nothing of a member stays behind: no name, no consumer, nothing pending."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ async def test_a_second_signal_also_ends_a_drain_that_has_begun(crew: Crew) -> N
 
 
 async def test_a_shard_without_work_does_not_cut_the_grace_of_another(quick: QueueSettings, crew: Crew) -> None:
-    """A process serves two shards. The one that had nothing to do was drained first and then told everybody to hurry, so the jobs of the other
-    were interrupted although they had all the grace in the world."""
+    """A process serves two shards. The one that had nothing to do was drained first and then told everybody to hurry, so the jobs of
+    the other were interrupted although they had all the grace in the world."""
     crew.settings = quick.model_copy(update={"shards": 2})
     await crew.connect("run4")
     await crew.add(1, run="run4")
@@ -131,8 +131,8 @@ async def test_jobs_that_are_finished_while_it_drains_are_settled_before_it_leav
 
 
 async def test_work_that_cleans_up_when_it_is_interrupted_is_let_finish_that(crew: Crew) -> None:
-    """A sandbox is torn down in a `finally`, with awaits in it. The job goes back when that is done, not before: the next attempt must not meet the
-    sandbox of this one."""
+    """A sandbox is torn down in a `finally`, with awaits in it. The job goes back when that is done, not before: the next attempt must
+    not meet the sandbox of this one."""
     (job,) = await crew.add(1)
     states: list[str] = []
     began = asyncio.Event()
@@ -181,8 +181,8 @@ async def test_a_member_that_started_without_redis_leaves_when_told(crew: Crew, 
 
 
 async def test_a_member_that_holds_work_leaves_also_when_redis_does_not_come_back(crew: Crew, redis_server: PrivateServer) -> None:
-    """Finished work is held until Redis is back, but not for ever by a process that was told to go twice (or whose parent, and with it perhaps
-    Redis, is dead): it leaves the rest to its leases."""
+    """Finished work is held until Redis is back, but not for ever by a process that was told to go twice (or whose parent, and with it
+    perhaps Redis, is dead): it leaves the rest to its leases."""
     jobs = await crew.add(2)
     work = HeldWork()
     with LossyProxy(redis_server.socket) as proxy:

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.one_server
 
 
 async def test_streams_that_deliver_together_do_not_overfill_a_worker(crew: Crew) -> None:
-    """`XREADGROUP COUNT 1` over two streams delivers two entries. With one slot free both were begun, so an INIT worker of two classes (and a RUN
-    worker with a lane) worked on more than it had room for: sandboxes beyond the memory of its node."""
+    """`XREADGROUP COUNT 1` over two streams delivers two entries. With one slot free both were begun, so an INIT worker of two classes
+    (and a RUN worker with a lane) worked on more than it had room for: sandboxes beyond the memory of its node."""
     for number, capability in enumerate(("none", "isolated", "isolated+network")):
         await crew.add(5, start=10 * number, template=a_template(capability=capability))
     work = HeldWork()

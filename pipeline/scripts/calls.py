@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 import orjson
 
-from pipeline.errors import QueueFull, RunClosed, StaleIncarnation
+from pipeline.errors import BrokerMisused, QueueFull, RunClosed, StaleIncarnation
 from pipeline.failpoints import failpoint
 from pipeline.keys import Keys
 from pipeline.messages import JobTemplate, Settlement, Stage
@@ -251,9 +251,14 @@ class Scripts:
         return [_text(word) for word in reply]
 
     async def promote(self, most: int = MAX_BATCH) -> tuple[int, float | None]:
-        """Promotes retries that are due; returns how many, and seconds until the next one."""
+        """Promotes retries that are due; returns how many, and seconds until the next one.
+
+        Raises:
+            BrokerMisused: one of them cannot move; the others did.
+        """
         reply = await self.run_script("promote", most)
         failpoint("promote")
+        _none_stuck(reply[2])
         wait = _int(reply[1])
         return _int(reply[0]), None if wait < 0 else wait / 1000
 
@@ -310,9 +315,14 @@ class Scripts:
         return _int(reply[0]) == 1, _int(reply[1]) == 1, _int(reply[2])
 
     async def expire_deadlines(self, most: int = MAX_BATCH) -> tuple[int, int]:
-        """Ends jobs past their wall deadline; returns (ended at once, cancelled at their worker)."""
+        """Ends jobs past their wall deadline; returns (ended at once, cancelled at their worker).
+
+        Raises:
+            BrokerMisused: one of them cannot end; the others did.
+        """
         reply = await self.run_script("expire_deadlines", most)
         failpoint("expire_deadlines")
+        _none_stuck(reply[2])
         return _int(reply[0]), _int(reply[1])
 
     async def sweep_lane(self, stream: str, node: str, most: int = MAX_BATCH) -> tuple[int, int, bool]:
@@ -348,6 +358,11 @@ class Scripts:
             _refused(reply, run, incarnation)
             removed += _int(reply[1])
         return removed
+
+
+def _none_stuck(problem: object) -> None:
+    if problem:
+        raise BrokerMisused(_text(problem))
 
 
 def new_nonce() -> str:

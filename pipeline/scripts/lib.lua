@@ -37,6 +37,16 @@ local function hash(key, ...)
   return out
 end
 
+-- The same for a key that others share a script with: something else in its place (WRONGTYPE) reads as a key that is gone, and is told by whoever
+-- needs that key. One broken run must not stop admission, renewals and settling of all the others.
+local function hash_or_nothing(key, ...)
+  local ok, found = pcall(hash, key, ...)
+  return ok and found or {}
+end
+
+-- An error that was caught, as text: one of a Redis command is a table.
+local function words_of(problem) return type(problem) == 'table' and problem.err or tostring(problem) end
+
 -- A name belongs to one boot of one process. A missing lock (it ran out while Redis or the worker was away) is taken again.
 local function holds_name(consumer, boot, lock_ms)
   local key = P .. 'w:' .. consumer
@@ -88,7 +98,7 @@ local function settle_up()
   in_pieces(u, function(...) call('UNLINK', ...) end)
   in_pieces(z, function(...) redis.pcall('ZREM', P .. 'z:deadline', ...) end)
   for run in pairs(t) do
-    local r = hash(P .. 'r:' .. run, 'ttl_ms', 'quota')
+    local r = hash_or_nothing(P .. 'r:' .. run, 'ttl_ms', 'quota')
     keep(P .. 's:results:' .. run, tonumber(r.ttl_ms or '604800000'))
     if tonumber(r.quota or '0') > 0 then
       -- held back by its quota: the end of one of its jobs admits the next
@@ -109,7 +119,7 @@ local function make_ready(job, h, stage, node, ...)
   local stream = stage_stream(stage, h.cls, node)
   local eid = call('XADD', stream, '*', 'job', job, 'run', h.run, 'grp', h.grp or '', 'n', h.n or '0', 'task', h.task or '',
     'stage', stage, 'att', h.att or '0', 'ts', NOW)
-  call('HSET', job_key(job), 'st', 'ready', 'stage', stage, 'src', string.sub(stream, #P + 1), 'eid', eid, 'own', '', ...)
+  call('HSET', job_key(job), 'st', 'ready', 'stage', stage, 'src', string.sub(stream, #P + 1), 'eid', eid, ...)
   return eid
 end
 
@@ -122,7 +132,7 @@ local function requeue(job, h, stage, delay_ms)
   local node = stage ~= 'init' and h.node or nil
   if delay_ms > 0 then
     call('ZADD', P .. 'z:delay', NOW + delay_ms, job)
-    call('HSET', job_key(job), 'st', 'delayed', 'stage', stage, 'src', '', 'eid', '', 'own', '')
+    call('HSET', job_key(job), 'st', 'delayed', 'stage', stage, 'src', '', 'eid', '')
   else
     make_ready(job, h, stage, lane_of({node = node}, stage))
   end
@@ -157,16 +167,17 @@ local function wake_up(...)
 end
 
 local function close_group(grp, run, prompt)
-  call('HSET', group_key(grp), 'st', 'closed', 'closed', NOW)
+  -- the record of closed groups comes first: when it cannot be written the group stays open, and reconcile closes it
   call('ZADD', P .. 'z:closed', NOW, grp)
-  call('ZREM', open_key(run), grp)
+  call('HSET', group_key(grp), 'st', 'closed', 'closed', NOW)
+  redis.pcall('ZREM', open_key(run), grp)
   wake_up('kind', 'group_closed', 'run', run, 'grp', grp, 'prompt', prompt or '')
 end
 
--- One line a member, the first one stands; the last one closes the group. A group that is gone takes no lines.
+-- One line a member, the first one stands; the last one closes the group. A group that is gone, or is something else by now, takes no lines.
 local function add_member(grp, run, n, line)
   local key = group_key(grp)
-  local g = hash(key, 'want', 'st', 'prompt')
+  local g = hash_or_nothing(key, 'want', 'st', 'prompt')
   if not g.st or call('HSETNX', key .. ':m', n, line) == 0 then return end
   local have = call('HLEN', key .. ':m')
   if have == 1 then call('PEXPIRE', key .. ':m', math.max(1, call('PTTL', key))) end
@@ -192,7 +203,8 @@ local function terminal(job, h, r, ...)
     'ra', b['b.run'] or '0', 'ea', b['b.eval'] or '0', 'sampled', r.sampled or '0', 'total', r.total or '0', 'turns', r.turns or '0',
     'v0', r.v0 or '', 'v1', r.v1 or '', 'init_ms', b['ms.init'] or '0', 'run_ms', b['ms.run'] or '0', 'eval_ms', b['ms.eval'] or '0',
     'all_ms', NOW - tonumber(b.t or NOW), 'inc', b.inc or '0', 'stage', h.stage or '')
-  call('HSET', key, 'st', 'done', 'out', r.out, 'why', r.why or '', 'rid', rid, 'eid', '', 'own', '', 'done', NOW, ...)
+  call('HSET', key, 'st', 'done', 'out', r.out, 'rid', rid, 'eid', '', 'done', NOW, ...)
+  if (r.why or '') ~= '' then call('HSET', key, 'why', r.why) end
   local rk = run_key(run)
   told[run] = true
   undated[#undated + 1] = job
@@ -200,7 +212,7 @@ local function terminal(job, h, r, ...)
   count(rk, 'out.' .. r.out, 1)
   if b.res then count(KEYS[1], 'reserved', -tonumber(b.res)) end
   if grp == '' then
-    call('ZREM', open_key(run), job)
+    redis.pcall('ZREM', open_key(run), job)
   else
     wake_up('kind', 'job', 'run', run, 'grp', grp, 'n', h.n or '0', 'job', job, 'out', r.out, 'rew', r.rew or '')
     add_member(grp, run, h.n, table.concat({r.out, r.rew or '', plain(r.stop), r.sampled or '0', r.total or '0', r.turns or '0', h.att or '0',
@@ -226,30 +238,42 @@ local function job_hash(job, ...)
   return {}, false
 end
 
+-- The same for scripts that read many jobs: made once for its fields. The table it answers is the same each time and good until the next job.
+local function job_reader(...)
+  local names, h = {...}, {}
+  return function(job)
+    local values = redis.pcall('HMGET', job_key(job), unpack(names))
+    if values.err then return {}, false end
+    for i, name in ipairs(names) do h[name] = values[i] or nil end
+    return h, true
+  end
+end
+
 -- A job whose hash is gone, or is something else, can never report. It ends here as a dead letter, so that its group closes and its run's
 -- counters hold. What it was is read from its id and its group. False when it was no open job of anybody.
 local function bury(job, why, was_waiting)
   local run = string.match(job, '^[^.]*')
   local grp, n = string.match(job, '^(.*)%.(%d+)$')
-  local g = grp and hash(group_key(grp), 'st', 'want', 'res', 'inc') or {}
+  local g = grp and hash_or_nothing(group_key(grp), 'st', 'want', 'res', 'inc') or {}
   if g.st then
     if g.st ~= 'open' or tonumber(n) >= tonumber(g.want) or call('HEXISTS', group_key(grp) .. ':m', n) == 1 then return false end
   elseif not call('ZSCORE', open_key(run), job) then
     return false
   end
   for _, cls in ipairs(call('SMEMBERS', P .. 'classes')) do
-    if call('ZREM', queue_key(run, cls), job) == 1 then was_waiting = true end
+    if redis.pcall('ZREM', queue_key(run, cls), job) == 1 then was_waiting = true end
   end
   if was_waiting then count(run_key(run), 'inflight', 1) end
   call('ZREM', P .. 'z:delay', job)
   call('UNLINK', job_key(job))
   dead_letter(job, {run = run, grp = g.st and grp or '', n = g.st and n or '0', inc = g.inc, res = g.res, loaded = true}, why)
-  call('PEXPIRE', job_key(job), tonumber(call('HGET', run_key(run), 'ttl_ms') or '604800000'))
+  call('PEXPIRE', job_key(job), tonumber(hash_or_nothing(run_key(run), 'ttl_ms').ttl_ms or '604800000'))
   return true
 end
 
 -- Weighted deficit round robin over the runs that have waiting jobs of one class: moves jobs to s:init while that is short.
 -- A run's turn is a quantum of jobs by its weight. When the room ends within a turn, the run stays at the head with what is left of it.
+-- A run whose queue is something else by now is held back like one that is paused.
 local QUANTUM, LEAST_WEIGHT = 8, 0.01
 admit = function(cls, window)
   local active, deficits = class_key(P .. 'active', cls), class_key(P .. 'deficit', cls)
@@ -266,14 +290,15 @@ admit = function(cls, window)
   while room > 0 and turns > 0 and held_back < turns do
     local run = call('LINDEX', active, 0)
     local rk, queue = run_key(run), queue_key(run, cls)
-    local r = hash(rk, 'weight', 'quota', 'inflight', 'paused')
+    local r = hash_or_nothing(rk, 'weight', 'quota', 'inflight', 'paused')
     local quota, allowed = tonumber(r.quota or '0'), room
     if quota > 0 then
       local in_flight = tonumber(r.inflight or '0') + ((counted[rk] or {}).inflight or 0)
       allowed = math.min(room, quota - in_flight)
-      if in_flight + call('ZCARD', queue) > quota then call('HSET', KEYS[1], 'window', window) end
+      local queued = redis.pcall('ZCARD', queue)
+      if type(queued) == 'number' and in_flight + queued > quota then call('HSET', KEYS[1], 'window', window) end
     end
-    if r.paused == '1' then allowed = 0 end
+    if r.paused == '1' or type(redis.pcall('ZCARD', queue)) ~= 'number' then allowed = 0 end
     local left
     if allowed <= 0 then
       -- no credit builds up while a run is held back
@@ -299,7 +324,7 @@ admit = function(cls, window)
     if call('EXISTS', queue) == 0 then
       call('LPOP', active)
       call('HDEL', deficits, run)
-      call('HDEL', rk, class_key('listed', cls))
+      redis.pcall('HDEL', rk, class_key('listed', cls))
       turns = turns - 1
     else
       call('HSET', deficits, run, left)
@@ -322,9 +347,10 @@ local function accept_unit(c, unit, members, prompt_body, prompt_id, draw, versi
   for m = 0, n - 1 do
     local job = members == 0 and unit or (unit .. '.' .. m)
     local key = job_key(job)
-    call('HSET', key, 'v', '1', 'run', c.run, 'inc', c.inc, 'grp', members == 0 and '' or unit, 'n', m, 'draw', draw, 'task', c.task,
-      'cls', c.cls, 'tpl', c.tpl, 'st', 'waiting', 'stage', 'init', 'att', 0, 'failed', 0, 'lost', 0, 'mf', c.mf, 'ml', c.ml, 'res', c.res,
-      't', NOW, 'dl', NOW + c.wall_ms, 'pv', version, 'recovery', c.recovery)
+    -- a hash this small is a list that is searched from its head: what scripts ask for most stands there
+    call('HSET', key, 'st', 'waiting', 'stage', 'init', 'att', 0, 'run', c.run, 'grp', members == 0 and '' or unit, 'n', m, 'task', c.task,
+      'inc', c.inc, 'cls', c.cls, 't', NOW, 'tpl', c.tpl, 'draw', draw, 'pv', version, 'dl', NOW + c.wall_ms, 'failed', 0, 'lost', 0,
+      'res', c.res, 'mf', c.mf, 'ml', c.ml, 'recovery', c.recovery, 'v', '1')
     call('PEXPIRE', key, keep_ms)
     queued[#queued + 1] = base + last - n + 1 + m
     queued[#queued + 1] = job
@@ -379,7 +405,7 @@ end
 -- nil, or why the jobs of an incarnation are cancelled with their run. A run that a new trainer took over keeps the cancel of its jobs from before.
 local run_cx = {}
 local function cancel_of_run(run, inc)
-  local r = run_cx[run] or hash(run_key(run), 'cx', 'cx.inc', 'cx.why')
+  local r = run_cx[run] or hash_or_nothing(run_key(run), 'cx', 'cx.inc', 'cx.why')
   run_cx[run] = r
   if r.cx then return r.cx end
   if r['cx.inc'] and tonumber(inc or '0') <= tonumber(r['cx.inc']) then return r['cx.why'] end
@@ -401,7 +427,7 @@ local function cancel_job(job, reason)
   end
   terminal(job, h, {out = outcome_of(h.cx or reason), why = h.cx or reason}, 'cx', h.cx or reason)
   if h.st == 'waiting' then
-    call('ZREM', queue_key(h.run, h.cls), job)
+    redis.pcall('ZREM', queue_key(h.run, h.cls), job)
     count(run_key(h.run), 'inflight', 1)
   elseif h.st == 'ready' then
     drop_entry(P .. h.src, h.stage, h.eid)

@@ -1,13 +1,16 @@
 #!lua flags=allow-oom
 -- Open units of a run whose entry is in no stream (a stream was deleted, a replica went back in time) become claimable again, uncounted; a worker
--- that still works on one is fenced. Open jobs whose hash is gone or of another type end as dead letters.
+-- that still works on one is fenced. Open jobs whose hash is gone or of another type end as dead letters. What stands only in a list that others
+-- share, and was lost with it, is put there again: wall deadlines, the run's place among those that have waiting jobs, a group whose members all
+-- reported and that could not be closed then.
 -- ARGV: run, cursor, most
 -- Returns {next cursor ('0' = done), jobs put back}.
 local run = ARGV[1]
 local scan = call('ZSCAN', open_key(run), ARGV[2], 'COUNT', tonumber(ARGV[3]))
 local back = 0
 local function one(job)
-  local h, usable = job_hash(job, 'st', 'stage', 'src', 'eid', 'att', 'own', 'run', 'grp', 'n', 'task', 'cls', 'node')
+  local h, usable = job_hash(job, 'st', 'stage', 'src', 'eid', 'att', 'own', 'run', 'grp', 'n', 'task', 'cls', 'node', 'dl')
+  if h.dl and h.st ~= 'done' then call('ZADD', P .. 'z:deadline', 'NX', h.dl, job) end
   if not h.st then
     bury(job, usable and LOST_HASH or UNUSABLE)
   elseif h.st == 'ready' or h.st == 'running' then
@@ -16,7 +19,8 @@ local function one(job)
       back = back + 1
     end
   elseif h.st == 'waiting' then
-    if not call('ZSCORE', queue_key(run, h.cls), job) then
+    local place = redis.pcall('ZSCORE', queue_key(run, h.cls), job)
+    if not place or type(place) == 'table' then
       make_ready(job, h, 'init')
       count(run_key(run), 'inflight', 1)
       back = back + 1
@@ -30,15 +34,23 @@ local function one(job)
 end
 for i = 1, #scan[2], 2 do
   local unit = scan[2][i]
-  local want = call('HGET', group_key(unit), 'want')
-  if want then
-    for m = 0, tonumber(want) - 1 do one(unit .. '.' .. m) end
+  local g = hash_or_nothing(group_key(unit), 'want', 'st', 'prompt')
+  if g.want then
+    for m = 0, tonumber(g.want) - 1 do one(unit .. '.' .. m) end
+    if g.st == 'open' and call('HLEN', group_key(unit) .. ':m') >= tonumber(g.want) then close_group(unit, run, g.prompt) end
   elseif call('EXISTS', job_key(unit .. '.0')) == 1 then
     -- a group without its hash: its members end as they are, and who accounts for groups finds it gone
     call('ZREM', open_key(run), unit)
     call('ZADD', P .. 'z:closed', NOW, unit)
   else
     one(unit)
+  end
+end
+for _, cls in ipairs(ARGV[2] == '0' and call('SMEMBERS', P .. 'classes') or {}) do
+  local active = class_key(P .. 'active', cls)
+  if call('EXISTS', queue_key(run, cls)) == 1 and not call('LPOS', active, run) then
+    call('RPUSH', active, run)
+    redis.pcall('HSET', run_key(run), class_key('listed', cls), 1)
   end
 end
 return {scan[1], back}

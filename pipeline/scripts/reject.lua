@@ -13,7 +13,8 @@ for k = 1, #found[1][2], 2 do fields[found[1][2][k]] = found[1][2][k + 1] end
 local job = fields.job or ''
 local h, usable = job_hash(job, 'st', 'stage', 'src', 'eid', 'att', 'run', 'grp', 'n', 'task', 'cls', 'failed', 'lost')
 if job ~= '' and not usable then
-  if bury(job, why) then return {'ok'} end
+  local ok, buried = pcall(bury, job, why)
+  if ok and buried then return {'ok'} end
 elseif h.st and (h.eid ~= eid or h.src ~= short) then
   return {'ok'} -- an old copy: the job is elsewhere
 elseif h.st and pcall(dead_letter, job, h, why, 'entry', short .. '/' .. eid, 'raw', raw) then

@@ -2,7 +2,7 @@
 
 The heap is in Redis, under a tag of its own (`{<namespace>:pool}`), so that all workers of a fleet see one load:
 
-    servers:<run>           hash   url -> `<state> <model> <version>`; state is `up` or `draining` · trainer, ops; lives as long as its run
+    servers:<run>           hash   url -> `<state> <model> <version>`; state is `up` or `draining` · trainer, ops; a week from each call
     as:<run>:<url>          zset   <job>:<attempt> -> when the assignment runs out, ms · RUN workers; gone two leases after the last
 
 Invariants:
@@ -54,12 +54,10 @@ class InferencePool:
 
     async def attach(self, run: str, servers: Sequence[Server], *, ttl_s: float) -> None:
         """Adds servers to a run, or changes what is said of them."""
-        key = self._keys.key("servers", run)
         words: list[Arg] = []
         for server in servers:
             words += [server.url, f"{server.state} {server.model} {server.version}"]
-        await ask(self._client, "HSET", key, *words)
-        await ask(self._client, "EXPIRE", key, int(ttl_s))
+        await self._script("pool_attach", run, int(ttl_s * 1000), *words)
 
     async def detach(self, run: str, urls: Sequence[str]) -> None:
         """Takes servers from a run; running calls end by themselves."""

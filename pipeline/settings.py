@@ -29,17 +29,17 @@ class QueueSettings(BaseModel):
     redis_user: str = ""
     namespace: str = Field(default="rs", pattern=r"^[a-z][a-z0-9]{0,15}$")
     shards: int = Field(default=1, ge=1, le=64)
-    lease_s: float = Field(default=30.0, gt=0.2)
+    lease_s: float = Field(default=30.0, gt=0.2, le=86_400)
     """A job whose worker gave no sign for this long is run again. At least six times the longest stall of the worker's machine."""
-    retry_backoff_s: float = Field(default=1.0, ge=0)
-    retry_backoff_max_s: float = Field(default=60.0, ge=0)
+    retry_backoff_s: float = Field(default=1.0, ge=0, le=86_400)
+    retry_backoff_max_s: float = Field(default=60.0, ge=0, le=86_400)
     admit_window: int = Field(default=256, ge=1)
     """Claimable jobs that INIT's stream may hold; the rest waits in the queue of its run, where priority and fairness are judged."""
     max_waiting: int = Field(default=1_000_000, ge=1)
     """Most waiting jobs of one run."""
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Most bytes of one body."""
-    run_ttl_s: float = Field(default=7 * 86_400.0, gt=0)
+    run_ttl_s: float = Field(default=7 * 86_400.0, ge=0.1, le=366 * 86_400)
     """A run whose trainer gave no sign for this long is closed."""
 
     @property

@@ -11,13 +11,14 @@ if r.inc ~= ARGV[2] then return {'stale', r.inc} end
 local gone = 0
 local function lengthen(key) return call('PEXPIRE', key, r.ttl_ms, 'GT') end
 local function job(id)
-  local h = job_hash(id, 'st', 'b.init', 'b.run', 'b.eval')
+  local h = job_hash(id, 'st', 'b.init', 'b.run', 'b.eval', 'salvaged')
   if not h.st then return false end
   lengthen(job_key(id))
   for _, stage in ipairs(STAGES) do
     local att = h['b.' .. stage]
     if att then lengthen(body_key(id, att, stage)) end
   end
+  if h.salvaged then lengthen(body_key(id, h.salvaged, 'turns')) end
   return true
 end
 for i = 3, #ARGV, 2 do

@@ -49,8 +49,6 @@ for _, prompt in ipairs(prompts) do
 end
 if launched > 0 then
   call('HINCRBY', rk, 'groups.launched', launched)
-  call('PEXPIRE', open_key(run), c.wall_ms + ttl_ms)
-  call('PEXPIRE', queue_key(run, s.cls), c.wall_ms + ttl_ms)
   admit(s.cls, tonumber(ARGV[7]))
 end
 local announced = 0

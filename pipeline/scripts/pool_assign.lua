@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
 -- A job gets the server of its run and model that has fewest live assignments; the one it has, when it has one. An assignment is a lease.
+-- The servers of a run that calls them are not forgotten: their list lives for a week from each call, at least.
 -- Load is counted from live leases, so nothing drifts when a process dies. KEYS[1] is the meta key of the pool's own tag.
 -- ARGV: run, model ('' = any), holder (job:attempt), lease_ms
 -- Returns {server, version, live assignments before} or {} when no server of that run and model is up.
@@ -23,5 +24,6 @@ end
 if not best then return {} end
 local key = P .. 'as:' .. run .. ':' .. best
 call('ZADD', key, NOW + lease, holder)
+keep(P .. 'servers:' .. run, 604800000)
 call('PEXPIRE', key, lease * 2)
 return {best, best_version, best_load}

@@ -24,6 +24,10 @@ _OURS_TO_PASS_ON = ("ROLLSTREAM_PYTHON", "ROLLSTREAM_VLLM_PYTHON", "ROLLSTREAM_T
 """Settings meant for tests. All others stay out: a person's ROLLSTREAM_REDIS_URL must not become the server that tests flush."""
 
 
+QUICK_PROCESSES = min(4, os.cpu_count() or 1)
+"""Pytest processes of the quick run, each with a server of its own. More of them cost more in starting than they save."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One check: a module run by the environment's Python, in the project's folder."""
@@ -43,7 +47,13 @@ STEPS = (
     Step(name="types", module="mypy", is_quick=True),
     Step(name="imports", module="ops.check_imports", is_quick=True),
     Step(name="tests", module="pytest", test_folders=("unit", "integration", "contract", "model")),
-    Step(name="quick", module="pytest", arguments=("-m", "not slow"), test_folders=("unit", "integration"), is_quick=True),
+    Step(
+        name="quick",
+        module="pytest",
+        arguments=("-m", "not slow", "-n", str(QUICK_PROCESSES), "--dist", "worksteal"),
+        test_folders=("unit", "integration"),
+        is_quick=True,
+    ),
     Step(name="faults", module="pytest", test_folders=("faults",)),
     Step(name="cases", module="pytest", test_folders=("cases",)),
     Step(name="e2e", module="pytest", test_folders=("e2e",)),

@@ -1,8 +1,8 @@
 """Processes for work that may never end: called one request at a time, killed when they overrun, replaced.
 
 Invariants
-    - A call ends within its limit plus the time of a kill, whatever the child does; a child that overran, died or was cancelled is
-      never given another call.
+    - A call has so much processor time and, in case the child sleeps or the machine is overloaded, `WALL_PER_CPU` times as much time by the
+      clock; then the child is killed, whatever it does. One that overran, died or was cancelled is never given another call.
     - A child has no more memory than it was allowed and outlives neither its pool nor its parent, also when the parent is killed: it
       asks for the parent-death signal, exits when its pipe closes, and dies by its own alarm when even that is held up.
     - Requests and replies are JSON in frames of a length and bytes. Nothing is unpickled on either side.
@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ from typing import Any, Self
 
 MAX_FRAME_BYTES = 4 << 20
 """A larger request or reply is a fault."""
+WALL_PER_CPU = 5.0
+"""How much longer than its processor time a call may take by the clock: a limit by the clock alone would kill honest work on a busy machine."""
 _LENGTH_BYTES = 4
 _STDERR_KEPT = 4_096
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV")
@@ -110,7 +113,7 @@ class KillablePool:
         When the caller is cancelled the child is killed: what it works on is wanted by nobody.
 
         Raises:
-            CallTimedOut: no reply within `limit_s`; waiting for a free child and starting one do not count.
+            CallTimedOut: no reply within `limit_s` of processor time; waiting for a free child and starting one do not count.
             CallCrashed: the child died of this request.
             RuntimeError: the pool was left before the reply.
             ChildNotStarted: no child could be started.
@@ -119,13 +122,15 @@ class KillablePool:
             for last in (False, True):
                 child = await self._child()
                 try:
-                    async with asyncio.timeout(limit_s):
+                    async with asyncio.timeout(limit_s * WALL_PER_CPU):
                         reply = await child.exchange(request, limit_s)
                 except TimeoutError:
                     await self._discard(child)
-                    raise CallTimedOut(f"no reply within {limit_s} s") from None
+                    raise CallTimedOut(f"no reply within {limit_s * WALL_PER_CPU} s by the clock") from None
                 except (EOFError, OSError):
                     status, said = await self._discard(child), child.said
+                    if status == -signal.SIGPROF:
+                        raise CallTimedOut(f"no reply within {limit_s} s of processor time") from None
                     if last:
                         raise CallCrashed(f"the child ended with status {status} during the call: {said or 'it said nothing'}") from None
                 except BaseException:
@@ -178,6 +183,14 @@ class KillablePool:
         return status
 
 
+def _pidfd_of(pid: int) -> int | None:
+    """A handle on a process; None where the system has none."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # an old kernel, or a sandbox that forbids the call
+            return os.pidfd_open(pid)
+    return None
+
+
 class _Child:
     """One child process and the pipes to it."""
 
@@ -188,6 +201,7 @@ class _Child:
         self._process = process
         self._to, self._from = process.stdin, process.stdout
         self._said = b""
+        self._pidfd = _pidfd_of(process.pid)
         self._listener = asyncio.create_task(self._listen(process.stderr), name=f"stderr of grader process {process.pid}")
         self.calls = 0
         self.is_working = False
@@ -227,7 +241,7 @@ class _Child:
 
     async def exchange(self, request: Mapping[str, Any], limit_s: float) -> Json:
         self.calls += 1
-        body = json.dumps({"limit_s": limit_s, "request": request}).encode()
+        body = json.dumps({"cpu_s": limit_s, "wall_s": limit_s * WALL_PER_CPU, "request": request}).encode()
         if len(body) > MAX_FRAME_BYTES:
             raise ValueError(f"a request of {len(body)} bytes, the bound is {MAX_FRAME_BYTES}")
         self.is_working = True
@@ -251,8 +265,17 @@ class _Child:
             self._said = (self._said + piece)[-_STDERR_KEPT:]
 
     def kill(self) -> None:
+        """By its pidfd where there is one, so that no other process can be hit.
+
+        Not by the process object: that first polls, and so takes the exit status of a child that has just died away from the event loop.
+        """
+        if not self.is_alive:
+            return
         with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+            if sys.platform == "linux" and self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            else:
+                os.kill(self.pid, signal.SIGKILL)
 
     async def end(self) -> int:
         """Kills it and waits until it is gone; its exit status."""
@@ -260,6 +283,9 @@ class _Child:
         status = await self._process.wait()
         self._to.close()
         await self._listener
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
         return status
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 _LENGTH_BYTES = 4
 _PR_SET_PDEATHSIG = 1
 _ALARM_GRACE_S = 1.0
-"""The parent kills at the limit; the alarm is for a child whose parent is gone and whose interpreter is stuck in one long operation."""
+"""By the clock the parent kills; the alarm is for a child whose parent is gone and whose interpreter is stuck in one long operation."""
 _OPEN_FILES = 64
 
 Json = dict[str, Any]  # as in killable.py
@@ -40,13 +40,16 @@ def serve(handle: Callable[[Json], Json]) -> None:
     _send(replies_fd, {"ready": os.getpid()})
     while True:
         message = json.loads(requests.get())
-        signal.setitimer(signal.ITIMER_REAL, message["limit_s"] + _ALARM_GRACE_S)  # SIGALRM keeps its default action, which ends us
+        # both signals keep their default action, which ends us whatever the interpreter is doing
+        signal.setitimer(signal.ITIMER_PROF, message["cpu_s"])
+        signal.setitimer(signal.ITIMER_REAL, message["wall_s"] + _ALARM_GRACE_S)
         try:
             reply = handle(message["request"])
         except MemoryError:
             reply = {"error": "MemoryError", "message": f"more than {memory_bytes >> 20} MiB"}
         except Exception as broken:  # noqa: BLE001 - the boundary of the child: whatever a library raises becomes a reply
             reply = {"error": type(broken).__name__, "message": _shown(broken)}
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         _send(replies_fd, reply)
 

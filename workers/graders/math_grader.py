@@ -66,7 +66,7 @@ class MathGrader:
 
     Args:
         processes: grader processes at most.
-        limit_s: time for one comparison in a process. A poisonous answer costs at most this, twice over with the check of the reference.
+        limit_s: processor time for one comparison in a process; by the clock it may take `killable.WALL_PER_CPU` times as long.
         memory_bytes: what one comparison may allocate.
     """
 

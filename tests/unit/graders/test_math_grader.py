@@ -14,12 +14,17 @@ from pipeline.testing.wait import wait_until
 from workers.graders import GraderError, MathGrader, Tolerance, VerdictKind
 from workers.handlers.math.data import SHIPPED, load_shipped
 
-SHORT_S = 1.0
-
 
 @pytest.fixture
 async def grader() -> AsyncIterator[MathGrader]:
-    async with MathGrader(processes=1, limit_s=SHORT_S) as grader:
+    async with MathGrader(processes=1, limit_s=10) as grader:
+        yield grader
+
+
+@pytest.fixture
+async def hasty_grader() -> AsyncIterator[MathGrader]:
+    """For answers that never end; what ends takes a tenth of its limit."""
+    async with MathGrader(processes=1, limit_s=1) as grader:
         yield grader
 
 
@@ -69,11 +74,11 @@ async def test_a_long_answer_is_compared_in_a_process(grader: MathGrader) -> Non
     assert len(grader.pids) == 1
 
 
-async def test_an_answer_that_never_ends_is_wrong_because_the_reference_does(grader: MathGrader) -> None:
-    verdict = await grader.grade(boxed(r"\sum_{k=1}^{99999999999} k^{99999}"), "1")
+async def test_an_answer_that_never_ends_is_wrong_because_the_reference_does(hasty_grader: MathGrader) -> None:
+    verdict = await hasty_grader.grade(boxed(r"\sum_{k=1}^{99999999999} k^{99999}"), "1")
 
     assert (verdict.correct, verdict.kind, verdict.reason) == (False, VerdictKind.TIMEOUT, "answer_killed_grader")
-    assert (await grader.grade(boxed(r"\int_0^1 x\,dx"), "0.5")).correct
+    assert (await hasty_grader.grade(boxed(r"\int_0^1 x\,dx"), "0.5")).correct
 
 
 async def test_an_answer_whose_process_is_killed_again_and_again_is_wrong_because_the_reference_is_not() -> None:
@@ -99,9 +104,9 @@ async def test_a_process_killed_once_costs_nobody_anything(grader: MathGrader) -
     assert (await grader.grade(boxed(r"\int_0^1 x\,dx"), "0.5")).correct
 
 
-async def test_a_reference_that_breaks_the_grader_is_no_fault_of_the_answer(grader: MathGrader) -> None:
+async def test_a_reference_that_breaks_the_grader_is_no_fault_of_the_answer(hasty_grader: MathGrader) -> None:
     with pytest.raises(GraderError, match="cannot be compared"):
-        await grader.grade(boxed(r"\int_0^1 x\,dx"), r"\sum_{k=1}^{99999999999} k^{99999}")
+        await hasty_grader.grade(boxed(r"\int_0^1 x\,dx"), r"\sum_{k=1}^{99999999999} k^{99999}")
 
 
 @pytest.mark.parametrize("gold", ["", "  ", r"\text{nan}", "NaN"])
@@ -114,8 +119,8 @@ async def test_a_boxed_reference_is_taken_out_of_its_box(grader: MathGrader) -> 
     assert (await grader.grade(boxed("5"), r"$\boxed{5}$")).correct
 
 
-async def test_the_loop_runs_on_while_a_process_is_at_work(grader: MathGrader) -> None:
-    grading = asyncio.create_task(grader.grade(boxed(r"\sum_{k=1}^{99999999999} k^{99999}"), "1"))
+async def test_the_loop_runs_on_while_a_process_is_at_work(hasty_grader: MathGrader) -> None:
+    grading = asyncio.create_task(hasty_grader.grade(boxed(r"\sum_{k=1}^{99999999999} k^{99999}"), "1"))
     beats = 0
     while not grading.done():
         await asyncio.sleep(0)

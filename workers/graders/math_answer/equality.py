@@ -13,13 +13,16 @@ a third. A decimal stands for another value only when it is that value to the la
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from workers.graders.math_answer.expression import Node, key, num, replaced, symbols, walk
-from workers.graders.math_answer.values import Evaluator, LeavesReals, Undefined, exact
+from workers.graders.math_answer.expression import Node, key, symbols, walk
+from workers.graders.math_answer.fractions_of import exact
+from workers.graders.math_answer.marks import TRIGONOMETRIC, imaginary_as_in, log_bases, mark_readings, same_digits, without_marks
+from workers.graders.math_answer.values import Evaluator, LeavesReals, Undefined
+from workers.graders.math_answer.worked_out import is_worked_out
 
 MIN_SIGNIFICANT = 8
 """Digits a decimal must show before it may stand for an irrational or endless value; about single precision, beyond a hand's rounding."""
@@ -36,7 +39,6 @@ _WHOLE = ((3, 2), (2, 3), (6, 5), (7, 1), (4, 3), (5, 7))
 """Smallest value and step from one variable to the next at points of whole numbers."""
 _COUNTING = frozenset(("fact", "dfact", "binom"))
 _MIN_POINTS = 3
-_TRIGONOMETRIC = frozenset(("sin", "cos", "tan", "cot", "sec", "csc"))
 
 Point = dict[str, Any]
 
@@ -67,19 +69,19 @@ STRICT = Tolerance()
 
 def same_value(gold: Node, answer: Node, tolerance: Tolerance = STRICT) -> bool | None:
     """Whether `answer` is worth what `gold` is, under any honest reading of percent signs, degree signs and bare logarithms."""
-    if tolerance.worked_out and not _is_worked_out(gold, answer):
+    if tolerance.worked_out and not is_worked_out(gold, answer):
         return False
     if key(gold) == key(answer):
         return True
-    answer = _imaginary_as_in(gold, answer)
+    answer = imaginary_as_in(gold, answer)
     infinite = _sign_of_infinity(gold), _sign_of_infinity(answer)
     if infinite != (0, 0):
         return infinite[0] == infinite[1]
-    if (digits := _same_digits(gold, answer)) is not None:
+    if (digits := same_digits(gold, answer)) is not None:
         return digits
     undecided = False
-    for gold_read, answer_read in _mark_readings(gold, answer):
-        for log_base in _log_bases(gold, answer):
+    for gold_read, answer_read in mark_readings(gold, answer):
+        for log_base in log_bases(gold, answer):
             same = _same(gold_read, answer_read, log_base, tolerance)
             if same:
                 return True
@@ -128,7 +130,7 @@ def number(node: Node) -> Any:
     if symbols(node):
         return None
     try:
-        value = evaluator.value(_marked(node, Fraction(1, 100), False))
+        value = evaluator.value(without_marks(node, Fraction(1, 100), False))
     except Undefined:
         return None
     return None if isinstance(value, evaluator.mp.mpc) else value
@@ -239,7 +241,7 @@ def _alternates(node: Node) -> bool:
     for part in walk(node):
         if part.op == "pow" and symbols(part.args[1]) and (base := exact(part.args[0])) is not None and base < 0:
             return True
-        if part.op == "fn" and part.name in _TRIGONOMETRIC and symbols(part) and any(inner.name == "pi" for inner in walk(part)):
+        if part.op == "fn" and part.name in TRIGONOMETRIC and symbols(part) and any(inner.name == "pi" for inner in walk(part)):
             return True
     return False
 
@@ -271,103 +273,7 @@ def _points(names: list[str], ranges: Sequence[tuple[float, float]]) -> list[Poi
     ]
 
 
-def _is_worked_out(gold: Node, answer: Node) -> bool:
-    if _is_arithmetic(gold):
-        return _is_written_number(answer)
-    return _functions(answer) <= _functions(gold)
-
-
-def _functions(node: Node) -> frozenset[str]:
-    """What an expression uses beside sums, products, powers and roots."""
-    return frozenset(part.name or part.op for part in walk(node) if part.op in ("fn", "call", "fact", "dfact", "binom"))
-
-
-def _is_arithmetic(node: Node) -> bool:
-    """Whether a reference is made of written numbers, and the imaginary unit, alone."""
-    return all(part.op not in ("sym", "fn", "call", "root", "fact", "dfact", "binom") and part.name in ("", "i") for part in walk(node))
-
-
-def _is_written_number(node: Node) -> bool:
-    """An integer, decimal or fraction with its sign, a power of ten behind it, percent or degree sign; or a complex number of such."""
-    if node.op == "neg":
-        return _is_written_number(node.args[0])
-    if node.op == "add" and len(node.args) == 2:
-        real, imaginary = node.args
-        return (_is_real_number(real) and _is_imaginary_number(imaginary)) or (_is_imaginary_number(real) and _is_real_number(imaginary))
-    return _is_real_number(node) or _is_imaginary_number(node)
-
-
-def _is_real_number(node: Node) -> bool:
-    if node.op in ("neg", "percent", "degree"):
-        return _is_real_number(node.args[0])
-    if node.op == "div":
-        return all(part.op == "num" or (part.op == "neg" and part.args[0].op == "num") for part in node.args)
-    if node.op == "mul" and len(node.args) == 2:
-        digits, power = node.args
-        return digits.op == "num" and power.op == "pow" and power.args[0] == num(10) and power.args[1].op == "num"
-    return node.op in ("num", "based")
-
-
-def _is_imaginary_number(node: Node) -> bool:
-    if node.op == "neg":
-        return _is_imaginary_number(node.args[0])
-    unit = Node("const", name="i")
-    return node == unit or (node.op == "mul" and len(node.args) == 2 and node.args[1] == unit and _is_real_number(node.args[0]))
-
-
-def _imaginary_as_in(gold: Node, answer: Node) -> Node:
-    """The answer with `I` or `j` for the imaginary unit, as programs write it, where the reference has that unit and no such variable."""
-    others = symbols(answer) - symbols(gold)
-    if others.isdisjoint(("I", "j")) or not any(part.op == "const" and part.name == "i" for part in walk(gold)):
-        return answer
-    return replaced(answer, {name: Node("const", name="i") for name in others & {"I", "j"}})
-
-
 def _sign_of_infinity(node: Node) -> int:
     if node.op == "neg":
         return -_sign_of_infinity(node.args[0])
     return 1 if node.op == "const" and node.name == "inf" else 0
-
-
-def _same_digits(gold: Node, answer: Node) -> bool | None:
-    """Numbers written in a stated base: the same digits will do where only one side states it."""
-    if gold.op == "based" and answer.op == "based":
-        return gold.number == answer.number and gold.name == answer.name
-    for marked, other in ((gold, answer), (answer, gold)):
-        if marked.op == "based" and other.op == "num":
-            return other.number in (marked.number, marked.args[0].number)
-    return None
-
-
-def _mark_readings(gold: Node, answer: Node) -> list[tuple[Node, Node]]:
-    """Both sides with percent and degree signs worked in; a sign on one side only may also be a mere unit."""
-    signs = [{part.op for part in walk(side)} & {"percent", "degree"} for side in (gold, answer)]
-    hundredth = Fraction(1, 100)
-    percents = [(hundredth, hundredth)]
-    if "percent" in signs[0] ^ signs[1]:
-        percents.append((Fraction(1), Fraction(1)))
-    degrees = [False, True] if "degree" in signs[0] ^ signs[1] else [False]
-    if not signs[0] and not signs[1]:
-        return [(gold, answer)]
-    return [
-        (_marked(gold, gold_percent, radians), _marked(answer, answer_percent, radians))
-        for gold_percent, answer_percent in percents
-        for radians in degrees
-    ]
-
-
-def _marked(node: Node, percent: Fraction, radians: bool) -> Node:
-    """The tree without percent and degree signs; inside a trigonometric function a degree is always an angle."""
-    inside = node.op == "fn" and node.name in _TRIGONOMETRIC
-    args = tuple(_marked(arg, percent, radians or inside) for arg in node.args)
-    if node.op == "percent":
-        return args[0] if percent == 1 else Node("mul", (args[0], num(percent)))
-    if node.op == "degree":
-        return Node("mul", (args[0], Node("div", (Node("const", name="pi"), num(180))))) if radians else args[0]
-    return Node(node.op, args, node.name, node.number, node.decimals, node.significant) if args else node
-
-
-def _log_bases(gold: Node, answer: Node) -> tuple[str | None, ...]:
-    """A logarithm without a base on both sides has some base, the same; on one side only it may be the natural or the decimal one."""
-    bare: Callable[[Node], bool] = lambda side: any(part.op == "fn" and part.name == "log" and len(part.args) == 1 for part in walk(side))  # noqa: E731
-    return (None, "e", "10") if bare(gold) != bare(answer) else (None,)

@@ -20,9 +20,9 @@ from workers.graders.math_answer.answer import (
 )
 from workers.graders.math_answer.equality import STRICT, Tolerance, proportional, same_value
 from workers.graders.math_answer.expression import Node, neg, num, renamed, sign_choices, symbols, walk
+from workers.graders.math_answer.fractions_of import exact
 from workers.graders.math_answer.real_sets import same_set
 from workers.graders.math_answer.sets_of_answers import set_of
-from workers.graders.math_answer.values import exact
 
 _END_TOLERANCE = 1e-14
 """Of the ends of intervals, relative: they are computed to 50 digits, and a long decimal may stand for an irrational end."""

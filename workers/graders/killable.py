@@ -26,7 +26,7 @@ from typing import Any, Self
 MAX_FRAME_BYTES = 4 << 20
 """A larger request or reply is a fault."""
 WALL_PER_CPU = 5.0
-"""How much longer than its processor time a call may take by the clock: a limit by the clock alone would kill honest work on a busy machine."""
+"""How much longer than its processor time a call may take by the clock; a limit by the clock alone kills honest work on a busy machine."""
 _LENGTH_BYTES = 4
 _STDERR_KEPT = 4_096
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV")

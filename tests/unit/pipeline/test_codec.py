@@ -103,7 +103,7 @@ def test_decoded_arrays_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     "value",
     [object(), {1, 2}, b"x".__class__, np.zeros(3, np.float64), np.zeros((2, 2), np.uint32), np.zeros(3, np.int32), 2**64, lambda: None],
-    ids=repr,
+    ids=["an object", "a set", "a class", "doubles", "a matrix", "signed", "beyond 64 bits", "a function"],
 )
 def test_what_cannot_travel_is_refused_by_the_sender(value: object) -> None:
     with pytest.raises((TypeError, OverflowError)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,11 +135,29 @@ async def test_a_stranger_is_refused(provider: SandboxProvider) -> None:
         await provider.attach(handle, an_owner("other", attempt=2))
 
 
-@pytest.mark.parametrize("change", [{"node": "elsewhere"}, {"backend": "other"}, {"sandbox_id": "../x"}, {"folder": "/etc"}])
+@pytest.mark.parametrize("change", [{"node": "elsewhere"}, {"backend": "other"}, {"sandbox_id": "../x"}, {"sandbox_id": ".."}, {"folder": "/etc"}])
 async def test_a_handle_of_elsewhere_is_gone(provider: SandboxProvider, change: dict[str, str]) -> None:
     async with await provider.start(SPEC, an_owner("job")) as sandbox:
         with pytest.raises(SandboxGone):
             await provider.attach(replace(sandbox.handle, **change), an_owner("job", attempt=2))
+
+
+async def test_a_handle_that_names_the_folder_above_is_gone(provider: SandboxProvider, place: Path) -> None:
+    """Whoever can write to Redis and to the folder above (`/tmp`, by default) made one up that passed: that folder's `owner.json` then
+    said which folder is the sandbox's own, to be deleted with it."""
+    treasure = place / "treasure"
+    treasure.mkdir()
+    async with await provider.start(SPEC, an_owner("job")) as sandbox:
+        for name in ("owner.json", "spec.json", "state.json", "lock", "lease"):
+            (place / name).write_bytes((Path(sandbox.handle.folder) / name).read_bytes())
+        owner = json.loads((place / "owner.json").read_bytes())
+        (place / "owner.json").write_text(json.dumps({**owner, "run_folder": str(treasure)}))
+        forged = replace(sandbox.handle, sandbox_id="..", folder=sandbox.handle.folder.replace(sandbox.handle.sandbox_id, ".."))
+
+        with pytest.raises(SandboxGone):
+            await provider.attach(forged, an_owner("job", attempt=2))
+
+    assert treasure.exists()
 
 
 async def test_a_new_start_ends_what_an_earlier_attempt_left(provider: SandboxProvider, place: Path) -> None:

@@ -22,7 +22,7 @@ from pipeline.folders import make_private_folder, socket_path
 from workers.sandbox.base import Probe
 from workers.sandbox.errors import SandboxError, SandboxGone, SandboxStartError, StaleAttempt
 from workers.sandbox.kernel_connection import kernel_context
-from workers.sandbox.process.folder import SandboxFolder, job_prefix, sandbox_paths
+from workers.sandbox.process.folder import SANDBOX_ID, SandboxFolder, job_prefix, sandbox_paths
 from workers.sandbox.process.holder_client import Holder
 from workers.sandbox.process.sandbox import ProcessSandbox
 from workers.sandbox.process.teardown import tear_down, tear_down_now
@@ -113,7 +113,8 @@ class ProcessSandboxes:
         if handle.backend != BACKEND or handle.node != self.node:
             raise SandboxGone(handle.sandbox_id, f"it lives on node {handle.node!r} ({handle.backend}), this is {self.node!r} ({BACKEND})")
         path = self.scratch_dir / handle.sandbox_id
-        if path.parent != self.scratch_dir or path.name != handle.sandbox_id or Path(handle.folder) != path:
+        # a name of our own making and nothing else: `..` is a child of every folder
+        if not SANDBOX_ID.fullmatch(handle.sandbox_id) or Path(handle.folder) != path:
             raise SandboxGone(handle.sandbox_id, f"{handle.folder} is no sandbox below {self.scratch_dir}")
         attaching = asyncio.create_task(self._attach(handle, owner), name=f"attach sandbox {handle.sandbox_id}")
         return await self._finish_or_abandon(attaching, parks=True)

@@ -1,0 +1,50 @@
+"""Which sandboxes a sweep removes, as Redis knows their jobs (promise 8)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from pipeline.keys import Keys
+from pipeline.messages import Stage
+from pipeline.redis_client import command_client
+from pipeline.scripts import Scripts
+from pipeline.settings import QueueSettings
+from pipeline.testing import LossyProxy, ManualWorker, PrivateServer, a_template, a_unit
+from workers.sandbox import Isolation, SandboxOwner, SandboxSpec
+from workers.sandbox.process import ProcessSandboxes, owners
+from workers.stages.sandbox_sweep import SandboxSweep
+
+SPEC = SandboxSpec(isolation=Isolation.NONE)
+
+
+def jobs_below(folder: Path) -> set[str]:
+    return {owner.job_id for owner in owners(folder)}
+
+
+async def test_a_sandbox_made_while_the_sweep_asks_stays(
+    settings: QueueSettings, keys: Keys, scripts: Scripts, redis_server: PrivateServer, place: Path
+) -> None:
+    """The sweep listed the sandboxes, asked Redis for their jobs, and then removed all but the needed ones of those that stood there by then:
+    one that INIT was just making went too. Each such job lost an attempt, and after some a group its member."""
+    incarnation = await scripts.connect_run("run1", nonce="n", ttl_s=3600.0)
+    units = [a_unit(prompt="over"), a_unit(prompt="new")]
+    await scripts.accept("run1", incarnation, a_template(), "tpl1", b"template", units, max_waiting=10, window=10)
+    held = {job.job: job for job in await ManualWorker(scripts, Stage.INIT).take()}
+    over, new = (f"run1.{name}.0" for name in ("over", "new"))
+    scratch = place / "scratch"
+    with LossyProxy(redis_server.socket) as proxy:
+        client = command_client(settings.model_copy(update={"redis_url": proxy.url}))
+        async with ProcessSandboxes(scratch_dir=scratch, run_dir=place / "run", node="here") as provider:
+            await (await provider.start(SPEC, SandboxOwner(job_id=over, attempt=1, boot_id="b"))).park()
+            await ManualWorker(scripts, Stage.INIT).settle(held[over])
+            trap = proxy.hold_reply(containing=keys.job(over).encode())
+            sweeping = asyncio.create_task(SandboxSweep(client, settings, scratch).once(), name="sweep")
+            await trap.sprung()
+
+            await (await provider.start(SPEC, SandboxOwner(job_id=new, attempt=1, boot_id="b"))).park()
+            trap.release()
+
+            assert await sweeping == 1
+            assert jobs_below(scratch) == {new}
+        await client.aclose()

@@ -1,9 +1,9 @@
 """Ends what is left of sandboxes whose job is over (promise 8): after a `kill -9` of the worker nobody else would.
 
 At start and every period the folders of this node are asked for their owners, Redis for those jobs, and what nobody needs any more is
-torn down. A sandbox is needed while the attempt that made it runs INIT, or its making is the environment the job goes on with. What nobody
-needs once is never needed again. Without an answer from Redis nothing is judged, nor is a sandbox that was made after the question: only those
-that were asked about and are over go. Any number of processes may sweep at once.
+torn down. A sandbox is needed while the attempt that made it runs INIT, or its making is the environment the job goes on with; what nobody
+needs once is never needed again. Without an answer from Redis nothing is judged, nor is a sandbox that was made after the question: only
+those that were asked about and are over go. Any number of processes may sweep at once.
 """
 
 from __future__ import annotations

@@ -135,7 +135,9 @@ async def test_a_stranger_is_refused(provider: SandboxProvider) -> None:
         await provider.attach(handle, an_owner("other", attempt=2))
 
 
-@pytest.mark.parametrize("change", [{"node": "elsewhere"}, {"backend": "other"}, {"sandbox_id": "../x"}, {"sandbox_id": ".."}, {"folder": "/etc"}])
+@pytest.mark.parametrize(
+    "change", [{"node": "elsewhere"}, {"backend": "other"}, {"sandbox_id": "../x"}, {"sandbox_id": ".."}, {"folder": "/etc"}]
+)
 async def test_a_handle_of_elsewhere_is_gone(provider: SandboxProvider, change: dict[str, str]) -> None:
     async with await provider.start(SPEC, an_owner("job")) as sandbox:
         with pytest.raises(SandboxGone):

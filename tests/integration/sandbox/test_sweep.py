@@ -25,8 +25,8 @@ def jobs_below(folder: Path) -> set[str]:
 async def test_a_sandbox_made_while_the_sweep_asks_stays(
     settings: QueueSettings, keys: Keys, scripts: Scripts, redis_server: PrivateServer, place: Path
 ) -> None:
-    """The sweep listed the sandboxes, asked Redis for their jobs, and then removed all but the needed ones of those that stood there by then:
-    one that INIT was just making went too. Each such job lost an attempt, and after some a group its member."""
+    """The sweep listed the sandboxes, asked Redis for their jobs, and then removed all but the needed ones of those that stood there by
+    then: one that INIT was just making went too. Each such job lost an attempt, and after some a group its member."""
     incarnation = await scripts.connect_run("run1", nonce="n", ttl_s=3600.0)
     units = [a_unit(prompt="over"), a_unit(prompt="new")]
     await scripts.accept("run1", incarnation, a_template(), "tpl1", b"template", units, max_waiting=10, window=10)

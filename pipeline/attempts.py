@@ -7,6 +7,7 @@ one and takes the other.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -51,6 +52,42 @@ class GivenUp:
 
 
 End = HandedOff | Settled | GivenUp
+
+
+def fault_of(end: object) -> str:
+    """What keeps an end from being said to Redis; empty when nothing does.
+
+    Ends come from handlers and their hooks, which are anybody's code: whatever the types say.
+    """
+    body: object = b""
+    texts: list[object]
+    if isinstance(end, HandedOff):
+        texts, body = [end.node, end.epoch], end.body
+    elif isinstance(end, GivenUp):
+        texts = [end.kind, end.why, end.retry_stage]
+    elif isinstance(end, Settled):
+        said = end.settlement
+        outcome: object = said.outcome
+        if not isinstance(outcome, Outcome):
+            return f"the outcome is {outcome!r}, expected an Outcome"
+        numbers = {**said.components, **({} if said.reward is None else {"reward": said.reward})}
+        for name, number in numbers.items():
+            if not _is_finite(number):
+                return f"{name} is {number!r}, expected a finite number"
+        texts, body = [end.kind, said.reason, said.stop, said.first_version, said.last_version], end.body
+    else:
+        return f"the work came to {type(end).__name__}, expected HandedOff, Settled or GivenUp"
+    if not isinstance(body, bytes):
+        return f"the body is of type {type(body).__name__}, expected bytes"
+    wrong = [text for text in texts if not isinstance(text, str)]
+    return f"a text is {wrong[0]!r}" if wrong else ""
+
+
+def _is_finite(number: object) -> bool:
+    try:
+        return math.isfinite(number)  # type: ignore[arg-type]  # any number will do, also one of numpy's
+    except (TypeError, OverflowError):
+        return False
 
 
 def cancelled(reason: str) -> Settled:

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import redis
 import structlog
 
-from pipeline.attempts import End, GivenUp, JobControl, Slots, Work
+from pipeline.attempts import End, GivenUp, JobControl, Slots, Work, fault_of
 from pipeline.cancel import CancelMessage, CancelTail
 from pipeline.errors import BrokerError, BrokerMisused, BrokerUnreachable, JobCancelled, LeaseLost, RollstreamError
 from pipeline.keys import Keys
@@ -296,7 +296,8 @@ class Consumer:
                 if self._stop.is_set():
                     return []
                 pause_s = await self._wait_for_redis(error, pause_s)
-            except (BrokerMisused, redis.ResponseError) as error:
+            except (BrokerMisused, redis.ResponseError, ValueError) as error:
+                # ValueError: what stands in a job's hash is no number
                 if len(claims) > 1:
                     return [begun for claim in claims for begun in await self._begin_batch([claim])]
                 claim = claims[0]
@@ -336,7 +337,11 @@ class Consumer:
 
     async def _end_of(self, control: JobControl) -> End | None:
         try:
-            return await self._work(control)
+            end = await self._work(control)
+            fault = fault_of(end)
+            if fault:
+                log.error("end_not_usable", job_id=control.held.job, stage=self._stage.value, fault=fault)
+            return GivenUp("failed", f"not usable: {fault}") if fault else end
         except asyncio.CancelledError:
             # interrupted by a verdict on this job, or by the end of the grace period: both end here, with the job's end as the answer
             task = asyncio.current_task()

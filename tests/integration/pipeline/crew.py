@@ -83,7 +83,7 @@ class Running:
             return await self.task
 
     def die(self) -> None:
-        """No farewell: its tasks end, its thread stops, nothing is handed back or given up by it."""
+        """Its tasks are cancelled wherever they are; what it held goes back or is left to its leases."""
         self.task.cancel()
 
 
@@ -200,10 +200,9 @@ class Crew:
         return [entry.id for entry in await self.audit.stage_entries() if entry.pending_of]
 
     async def leave(self) -> None:
-        """The end of the test: all members stop at once."""
+        """The end of the test: all members die at once."""
         for member in self.members:
-            member.shutdown.stop.set()
-            member.shutdown.hurry.set()
+            member.die()
         await asyncio.gather(*(member.task for member in self.members), return_exceptions=True)
         await self._stack.aclose()
 

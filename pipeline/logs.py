@@ -1,15 +1,17 @@
 """Logs as events: a fixed phrase and fields, one JSON object a line, or readable lines on a terminal.
 
-What identifies a process is bound once (`worker`); a field whose name says that it is secret is never written.
+What identifies a process is bound once (`worker`); a field whose name says that it is secret is never written. A line that cannot be written
+(the reader is gone, the disk is full) is dropped: a log never stops what it tells of.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import sys
 from collections.abc import MutableMapping
-from typing import TextIO
+from typing import TextIO, cast
 
 import orjson
 import structlog
@@ -35,6 +37,24 @@ def redact_text(text: str) -> str:
     return URL_PASSWORD.sub(r"\1***@", text)
 
 
+class PatientStream:
+    """A stream that takes what it can; lines that it cannot take are lost, and nobody learns of it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Writes, or does not. Answers the length either way."""
+        with contextlib.suppress(OSError, ValueError):  # ValueError: closed, or not to be encoded
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flushes, or does not."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+
 def configure_logs(*, as_json: bool, level: str = "info", stream: TextIO | None = None) -> None:
     """Sets up the logs of this process; call it once, in `main`."""
     out = stream or sys.stderr
@@ -48,12 +68,12 @@ def configure_logs(*, as_json: bool, level: str = "info", stream: TextIO | None 
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            redact,
             structlog.processors.format_exc_info,
+            redact,
             last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(out),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, PatientStream(out))),
         cache_logger_on_first_use=True,
     )
 

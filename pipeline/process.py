@@ -93,9 +93,10 @@ class Shutdown:
 
         def on_end() -> None:
             loop.remove_reader(fd)
-            log.warning("parent_gone", what="the process that started this one has ended; leaving")
             self.stop.set()
             self.hurry.set()
+            # last: the parent may have been the reader of what is written here
+            log.warning("parent_gone", what="the process that started this one has ended; leaving")
 
         loop.add_reader(fd, on_end)
 

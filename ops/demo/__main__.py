@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import os
 import signal
 import subprocess
@@ -13,12 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from ops.child_processes import log_tail
 from ops.demo.places import DemoState, Places, kept_demos, new_run, places_of, read_state
 from ops.demo.trainer import take_a_step
 from ops.demo.view import LiveView, introduce, next_commands, summarize
-from pipeline.errors import RollstreamError
+from pipeline.errors import BrokerUnreachable, RollstreamError
+from pipeline.folders import FolderError
 from pipeline.logs import configure_logs, redact_text
 from pipeline.process import PARENT_FD
 from trainer_client import WaitTimeout
@@ -27,6 +30,8 @@ from workers.sandbox.process.identity import is_running, send_signal
 START_TIMEOUT_S = 30.0
 STEP_TIMEOUT_S = 55.0
 DOWN_TIMEOUT_S = 20.0
+HOST_END_S = 8.0
+"""A host that lost a process needs this long to end the others."""
 
 
 class HostFailed(Exception):
@@ -46,12 +51,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="leave everything up afterwards")
     options = parser.parse_args(arguments)
     configure_logs(as_json=False, level="error")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal of the C locale has no bullets
     console = Console(highlight=False)
     run = new_run()
-    places = places_of(run)
-    introduce(console, run=run, groups=options.groups, n=options.n, slots=options.slots)
     try:
+        places = places_of(run)
+        introduce(console, run=run, groups=options.groups, n=options.n, slots=options.slots)
         return _demo(console, places, options)
+    except FolderError as error:
+        console.print(f"The demo cannot begin: {error}", markup=False)
+        return 1
     except KeyboardInterrupt:
         console.print("\nstopped; everything the demo started has ended")
         return 130
@@ -90,7 +100,9 @@ def _demo(console: Console, places: Places, options: argparse.Namespace) -> int:
         kept = options.keep
         return 0
     except (HostFailed, WaitTimeout, RollstreamError) as error:
-        console.print(f"\n[bold red]The step did not finish[/bold red]: {redact_text(str(error))}", markup=True)
+        # when a process ends the host ends all, Redis too: its connection breaking is what the trainer sees first
+        why = "a process of the demo ended" if isinstance(error, BrokerUnreachable) and _has_ended(host) else redact_text(str(error))
+        console.print("\n[bold red]The step did not finish[/bold red]: " + escape(why))
         _show_logs(console, places, host_log)
         return 1
     finally:
@@ -109,6 +121,14 @@ def _wait_ready(host: subprocess.Popen[bytes], places: Places) -> DemoState:
             raise HostFailed(f"the demo's processes did not start (exit code {host.returncode})")
         time.sleep(0.05)
     raise HostFailed(f"the demo's processes were not up within {START_TIMEOUT_S:.0f} s")
+
+
+def _has_ended(host: subprocess.Popen[bytes]) -> bool:
+    try:
+        host.wait(HOST_END_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _stop(host: subprocess.Popen[bytes]) -> None:

@@ -16,10 +16,12 @@ from pathlib import Path
 from ops.child_processes import ChildEnded, ChildProcesses
 from ops.demo.places import Places, places_of, write_state
 from pipeline.embedded import open_redis
-from pipeline.logs import redact_text
+from pipeline.logs import configure_logs, redact_text
 from pipeline.messages import Stage
 from pipeline.process import Shutdown
 from workers.handlers.math.data import SHIPPED
+from workers.sandbox.process import sweep
+from workers.worker import SANDBOXES
 
 STOP_GRACE_S = 4.0
 MODEL = ("--first-token-ms", "40", "--per-token-ms", "4", "--mean-steps", "3", "--tool-rate", "0.25")
@@ -29,6 +31,7 @@ MODEL = ("--first-token-ms", "40", "--per-token-ms", "4", "--mean-steps", "3", "
 def main() -> int:
     """Runs the host; 1 when one of its processes failed."""
     run, slots = sys.argv[1], int(sys.argv[2])
+    configure_logs(as_json=False)
     places = places_of(run)
     try:
         return asyncio.run(_host(places, slots))
@@ -37,6 +40,9 @@ def main() -> int:
         return 1
     finally:
         places.state_file.unlink(missing_ok=True)
+        places.model_socket.unlink(missing_ok=True)
+        # sandboxes that wait for RUN have folders outside of scratch too
+        asyncio.run(sweep(places.scratch / SANDBOXES, lambda _: False))
         shutil.rmtree(places.scratch, ignore_errors=True)
 
 

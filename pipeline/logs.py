@@ -1,7 +1,7 @@
 """Logs as events: a fixed phrase and fields, one JSON object a line, or readable lines on a terminal.
 
-What identifies a process is bound once (`worker`); a field whose name says that it is secret is never written. A line that cannot be written
-(the reader is gone, the disk is full) is dropped: a log never stops what it tells of.
+What identifies a process is bound once (`worker`); a field whose name says that it is secret is never written. A line that cannot be
+written (the reader is gone, the disk is full) is dropped: a log never stops what it tells of.
 """
 
 from __future__ import annotations

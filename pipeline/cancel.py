@@ -33,7 +33,14 @@ class CancelMessage:
     kind: str
     """`job`, `group` or `run`."""
     reason: str
-    ids: tuple[str, ...]
+    ids: frozenset[str]
+    incarnation: int = 0
+    """Of a run: jobs of a later one are not meant. 0 = no bound."""
+
+    def means(self, job: str, group: str, run: str, incarnation: int) -> bool:
+        """Whether a job is among its targets."""
+        target = {"job": job, "group": group, "run": run}.get(self.kind, "")
+        return target in self.ids and (not self.incarnation or incarnation <= self.incarnation)
 
 
 class CancelTail:
@@ -86,6 +93,6 @@ class CancelTail:
 def _parse(fields: Sequence[bytes]) -> CancelMessage | None:
     try:
         header = {name.decode(): value.decode() for name, value in zip(fields[::2], fields[1::2], strict=True)}
-        return CancelMessage(header["kind"], header["why"], tuple(header["ids"].split()))
+        return CancelMessage(header["kind"], header["why"], frozenset(header["ids"].split()), int(header.get("inc") or 0))
     except (KeyError, ValueError):
         return None

@@ -373,11 +373,9 @@ class Consumer:
     # ---- what others tell us
 
     def _on_cancel(self, message: CancelMessage) -> None:
-        ids = set(message.ids)
         for control in list(self._held.values()):
             claim = control.begun.claim
-            target = {"job": claim.job, "group": claim.group, "run": claim.run}.get(message.kind, "")
-            if target in ids:
+            if message.means(claim.job, claim.group, claim.run, control.begun.incarnation):
                 control.verdict(message.reason)
 
     def _on_gap(self) -> None:

@@ -2,7 +2,7 @@
 -- Cancels jobs, groups or a run: settles what nobody holds, marks what a worker holds, and publishes one message for the target. Idempotent.
 -- Of a run at most about `most` jobs are settled a call: call again from where it stopped while the first reply is 'more'. Units that end meanwhile
 -- move the others up, so the last pass over a run is one that settled nothing.
--- ARGV: target kind (job, group, run), reason, most, place in the open units to go on from, target id...
+-- ARGV: target kind (job, group, run), reason, most, place in the open units to go on from, target id... (of runs one a call)
 -- Returns {'ok' or 'more', settled, running, done, unknown, place}.
 local kind, reason, most, place = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local tally = {settled = 0, running = 0, done = 0, unknown = 0}
@@ -43,6 +43,8 @@ for i = 5, #ARGV do
 end
 -- workers are told of a run once: its own mark stands, and their renewals read it
 if fresh or (kind ~= 'run' and tally.settled + tally.running > 0) then
-  call('XADD', P .. 's:cancel', 'MAXLEN', '~', CANCEL_MAXLEN, '*', 'kind', kind, 'why', reason, 'ids', table.concat(ARGV, ' ', 5), 'ts', NOW)
+  -- a run that a new trainer takes is open again: its message, read late, must not end that trainer's jobs
+  local inc = kind == 'run' and call('HGET', run_key(ARGV[5]), 'inc') or '0'
+  call('XADD', P .. 's:cancel', 'MAXLEN', '~', CANCEL_MAXLEN, '*', 'kind', kind, 'why', reason, 'ids', table.concat(ARGV, ' ', 5), 'inc', inc, 'ts', NOW)
 end
 return {more and 'more' or 'ok', tally.settled, tally.running, tally.done, tally.unknown, place}

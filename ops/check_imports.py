@@ -212,24 +212,19 @@ def _normal(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", name[0]).lower()
 
 
-def violations(root: Path) -> list[str]:
-    """Everything that breaks a rule, in the order of the rules and files."""
+def main() -> int:
+    """Print what breaks a rule, in the order of the rules and files; returns the exit code."""
+    root = Path(__file__).resolve().parents[1]
     modules = read_modules(root)
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [
+    found = [
         *wrong_directions(modules),
         *redis_below_the_stages(modules),
         *undeclared_packages(modules, project, importlib.metadata.packages_distributions()),
     ]
-
-
-def main() -> int:
-    """Print what breaks a rule; returns the exit code."""
-    root = Path(__file__).resolve().parents[1]
-    found = violations(root)
     for line in found:
         print(line)
-    print(f"{len(read_modules(root))} modules, {len(found)} imports against the rules")
+    print(f"{len(modules)} modules, {len(found)} imports against the rules")
     return 1 if found else 0
 
 

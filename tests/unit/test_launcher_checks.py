@@ -19,13 +19,14 @@ FAILING = "def test_it_does_not():\n    assert 1 == 2\n"
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Environment:
-    """A project whose environment's Python is the one that runs this test."""
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """A project whose environment's Python is the one that runs this test, and whose pytest loads no plugins, to start at once."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     environment = Environment(tmp_path)
     environment.python.parent.mkdir(parents=True)
     environment.python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     environment.python.chmod(0o755)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
     return environment
 
 

@@ -3,7 +3,10 @@
 Traps this file knows:
   * vLLM closes idle connections after 5 s; ours go after 4. One that still closes before any answer raises `Retryable("closed")`,
     so that the caller can try once more.
-  * Proxies from the environment have no business between a worker and its server: they are not used.
+  * Proxies from the environment have no business between a worker and its server: they are not used. Nor are redirects followed: what was
+    sent (prompts, the key) is for this server.
+  * An answer is believed to be short until it is read: it is bounded while it comes, and never compressed, since a megabyte of gzip can be
+    a gigabyte of memory.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ KEEPALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 5.0
 CONTROL_TIMEOUT_S = 30.0
 """For everything but generation and a pause that waits for calls in flight."""
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+"""More than a million tokens with their logprobs, in the longest of the shapes."""
+LONGEST_RETRY_AFTER_S = 600.0
+"""A server that names a longer pause is asked again all the same."""
 ABSENT = (403, 404, 405)
 """How a route answers that is switched off or not there yet."""
 
@@ -32,11 +39,13 @@ class Exchange:
     Args:
         url: `http://host:port` or `unix:/path/to.sock`.
         api_key: sent as a bearer token when not empty.
+        max_answer_bytes: an answer above is none.
     """
 
-    def __init__(self, url: str, api_key: str = "") -> None:
+    def __init__(self, url: str, api_key: str = "", *, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
+        self._max_answer_bytes = max_answer_bytes
         self.url = url.rstrip("/")
-        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         self._session: aiohttp.ClientSession | None = None
         self.has_broken = False
         """A connection broke or could not be made: behind the address there may be another server by now. The user clears it."""
@@ -50,7 +59,7 @@ class Exchange:
         else:
             connector = aiohttp.TCPConnector(keepalive_timeout=KEEPALIVE_S, limit=0)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers, auto_decompress=False)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -113,9 +122,9 @@ class Exchange:
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.request(method, base + path, data=data, params=dict(query), headers=sent) as response,
+                self._session.request(method, base + path, data=data, params=dict(query), headers=sent, allow_redirects=False) as response,
             ):
-                content = await response.read()
+                content = await self._read(response, f"{method} {path}")
                 status, after = response.status, response.headers.get("retry-after")
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             self.has_broken = True
@@ -136,10 +145,18 @@ class Exchange:
         except orjson.JSONDecodeError as error:
             raise InvalidResponse("json", f"{method} {path}: {error}", server=self.url) from error
 
+    async def _read(self, response: aiohttp.ClientResponse, what: str) -> bytes:
+        content = bytearray()
+        async for piece in response.content.iter_any():
+            content += piece
+            if len(content) > self._max_answer_bytes:
+                raise InvalidResponse("too_long", f"{what}: more than {self._max_answer_bytes:,} bytes", server=self.url)
+        return bytes(content)
+
 
 def _error_of(server: str, status: int, content: bytes, retry_after: str | None) -> ModelError:
     detail = content[:500].decode("utf-8", "replace")
-    after_s = float(retry_after) if retry_after and retry_after.strip().isdecimal() else None
+    after_s = min(LONGEST_RETRY_AFTER_S, float(retry_after)) if retry_after and retry_after.strip().isdecimal() else None
     reason: RetryReason | None = None
     if status == 503:
         reason = "engine_paused" if b"engine_paused" in content else "busy"

@@ -56,7 +56,7 @@ def _sentence(problem: ErrorDetails, model: type[BaseModel]) -> str:
     expected = _rule(info) if info is not None else problem["msg"].removeprefix("Input should be ")
     if kind == "missing":
         return f"expected {expected}, but it is missing"
-    return f"expected {expected}, got {_shown(problem['input'])}"
+    return f"expected {expected}, got {shown(problem['input'])}"
 
 
 def _place(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
@@ -126,7 +126,11 @@ def _number(value: object) -> str:
     return f"{value:,.15g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
+def shown(value: object) -> str:
+    """A value as an error shows it: short, with its type, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001  # too deep, 5,000 digits, or an object whose own repr raises whatever it likes
+        text = f"a value that cannot be shown: {type(error).__name__}"
     short = text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
     return f"{short} ({type(value).__name__})"

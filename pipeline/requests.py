@@ -20,7 +20,7 @@ from pipeline.codec import encode
 from pipeline.errors import InvalidRequest
 from pipeline.keys import PROMPT_ID, RUN_ID
 from pipeline.messages import JobTemplate, Json, Limits, Prompt, Recovery, Sampling
-from pipeline.request_errors import invalid_request
+from pipeline.request_errors import invalid_request, shown
 from pipeline.supervisor.policies import POLICIES
 from pipeline.supervisor.step_spec import CancelRule, StepSpec
 
@@ -29,6 +29,7 @@ MAX_TOKENS = 16_777_216
 """Above any model's context."""
 MAX_DEPTH = 32
 """Deepest nesting of a prompt or of options; msgpack readers bound it too."""
+TOO_DEEP = f"expected at most {MAX_DEPTH} levels of nesting, but some field goes far deeper"
 MAX_OPTION_BYTES = 1024 * 1024
 """A template is read by each worker for each new feed: files and long texts belong into the prompt."""
 MAX_INT, MIN_INT = 2**64 - 1, -(2**63)
@@ -75,7 +76,7 @@ def _plain(value: object, place: str, depth: int) -> object:
 
 def _text(value: object, place: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"expected text as the names of a map, got {value!r} ({type(value).__name__}) at {place!r}")
+        raise ValueError(f"expected text as the names of a map, got {shown(value)} at {place!r}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -111,6 +112,8 @@ class Request(BaseModel):
             super().__init__(**data)
         except ValidationError as error:
             raise invalid_request(error, type(self)) from None
+        except RecursionError:
+            raise InvalidRequest(TOO_DEEP) from None
 
     # pydantic calls an overridden __init__ also for nested models, where our error would lose the path to the field; this flag of
     # its own says that ours adds nothing to the check.
@@ -127,6 +130,8 @@ class Request(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             raise invalid_request(error, cls) from None
+        except RecursionError:
+            raise InvalidRequest(TOO_DEEP) from None
 
 
 class SamplingRequest(Request):
@@ -330,7 +335,7 @@ def prompt_data(row: object, *, field: str) -> dict[str, object]:
         InvalidRequest: not a map, empty, or with values that cannot travel.
     """
     if not isinstance(row, Mapping):
-        raise InvalidRequest(f"expected a map of names to values, got {_shown(row)}: map each row to a dict first", field=field)
+        raise InvalidRequest(f"expected a map of names to values, got {shown(row)}: map each row to a dict first", field=field)
     try:
         return _not_empty(plain_map(row))
     except ValueError as error:
@@ -349,7 +354,7 @@ def run_id(run: object) -> str:
         InvalidRequest: it cannot be part of a key.
     """
     if not isinstance(run, str) or not RUN_ID.match(run):
-        raise InvalidRequest(f"expected 1 to 48 of a-z, 0-9, - and _, beginning with a letter or digit, got {_shown(run)}", field="run")
+        raise InvalidRequest(f"expected 1 to 48 of a-z, 0-9, - and _, beginning with a letter or digit, got {shown(run)}", field="run")
     return run
 
 
@@ -369,7 +374,7 @@ def bounded_number(value: object, field: str, *, low: float, high: float, unit: 
         InvalidRequest: something else, NaN too.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise InvalidRequest(f"expected {unit}, from {low:,g} to {high:,.15g}, got {_shown(value)}", field=field)
+        raise InvalidRequest(f"expected {unit}, from {low:,g} to {high:,.15g}, got {shown(value)}", field=field)
     return float(value)
 
 
@@ -380,13 +385,8 @@ def bounded_int(value: object, field: str, *, low: int, high: int) -> int:
         InvalidRequest: something else.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRequest(f"expected a whole number from {low:,} to {high:,}, got {_shown(value)}", field=field)
+        raise InvalidRequest(f"expected a whole number from {low:,} to {high:,}, got {shown(value)}", field=field)
     return value
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
 __all__ = [

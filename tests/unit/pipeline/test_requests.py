@@ -216,3 +216,20 @@ def test_no_limit_and_whole_numbers() -> None:
     assert bounded_int(3, "count", low=1, high=3) == 3
     with pytest.raises(InvalidRequest, match="count: expected a whole number from 1 to 3, got True"):
         bounded_int(True, "count", low=1, high=3)
+
+
+def endless() -> dict[str, object]:
+    deep: dict[str, object] = {}
+    for _ in range(5_000):
+        deep = {"x": deep}
+    return deep
+
+
+@pytest.mark.parametrize("value", [endless(), 10**6_000], ids=["endless", "digits"])
+@pytest.mark.parametrize("field", ["task", "recovery", "wall_s", "prompt", "options", "limits", "id"])
+def test_what_cannot_even_be_shown_is_refused_like_the_rest(field: str, value: object) -> None:
+    """The message that should have said what came raised something else: a recursion, or that the number has too many digits to print."""
+    job: dict[str, object] = {"task": "math", "prompt": {"question": "1 + 1"}, field: value}
+    for ask in (lambda: JobRequest.parse(job), lambda: run_id(value), lambda: bounded_seconds(value, "wait")):
+        with pytest.raises(InvalidRequest):
+            ask()

@@ -82,6 +82,7 @@ class Consumer:
         self._stage = stage
         self._consumer = consumer
         self._boot = boot
+        self._node = node
         self._slots = slots
         self._reader = reader
         self._work = work
@@ -172,6 +173,7 @@ class Consumer:
                 await self._reader.open()
                 await self._tail.open()
                 await self._recover_own()
+                await self._sweep_own_lane()
                 return True
             except BrokerUnreachable as error:
                 pause_s = await self._wait_for_redis(error, pause_s)
@@ -203,6 +205,12 @@ class Consumer:
                 if "usurped" in words:
                     self._on_usurped()
                     return
+
+    async def _sweep_own_lane(self) -> None:
+        """What waits for environments that this node had in an earlier epoch goes back to INIT, uncounted, before we claim it."""
+        for stream in map(self._keys.short, self._reader.streams):
+            while ":@" in stream and (await self._scripts.sweep_lane(stream, self._node))[0]:
+                log.warning("earlier_epoch_swept", consumer=self._consumer, stream=stream)
 
     async def _put_back(self, entries: Sequence[tuple[str, str, str, float]]) -> list[str]:
         """Gives back entries of this name that it does not work on."""

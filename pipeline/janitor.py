@@ -35,14 +35,32 @@ RECOVER_PAGES = 8
 
 
 class Janitor:
-    """The janitor of one shard, in one process."""
+    """The janitor of one shard, in one process.
 
-    def __init__(self, client: AsyncClient, scripts: Scripts, keys: Keys, settings: QueueSettings, who: str) -> None:
+    Args:
+        who: name of the process.
+        consumers_every: rounds between looks at old consumers.
+        consumer_idle_s: one that did nothing for so long, holds nothing and has no process is deleted.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        scripts: Scripts,
+        keys: Keys,
+        settings: QueueSettings,
+        who: str,
+        *,
+        consumers_every: int = CONSUMERS_EVERY_ROUNDS,
+        consumer_idle_s: float = CONSUMER_IDLE_S,
+    ) -> None:
         self._client = client
         self._scripts = scripts
         self._keys = keys
         self._settings = settings
         self._who = who
+        self._consumers_every = consumers_every
+        self._consumer_idle_s = consumer_idle_s
         self._random = random.Random()
         self._round = 0
         self._wake_ups_lost = 0
@@ -85,7 +103,7 @@ class Janitor:
         parts += [self._admit()]
         if self._round % RECONCILE_EVERY_ROUNDS == 0:
             parts += [self._reconcile()]
-        if self._round % CONSUMERS_EVERY_ROUNDS == 0:
+        if self._round % self._consumers_every == 0:
             parts += [self._delete_idle_consumers(stream) for stream in streams]
         for part in parts:
             try:
@@ -165,7 +183,7 @@ class Janitor:
     async def _delete_idle_consumers(self, stream: str) -> None:
         stage = stage_of(stream)
         for info in await ask(self._client, "XINFO CONSUMERS", self._keys.key(stream), stage.value):
-            if info["pending"] == 0 and info["idle"] / 1000 > CONSUMER_IDLE_S:
+            if info["pending"] == 0 and info["idle"] / 1000 >= self._consumer_idle_s:
                 await self._scripts.drop_consumer(stream, stage, info["name"].decode())
 
 

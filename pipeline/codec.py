@@ -141,6 +141,8 @@ def _reader_of(wanted: typing.Any) -> _Reader:
     if origin in (dict, Mapping):
         value_reader = _reader_of(args[1])
         return lambda value: {_checked(k, str): value_reader(v) for k, v in _checked(value, dict).items()}
+    if hasattr(origin, "__value__"):  # an alias made by a `type` statement, as NDArray is one from NumPy 2.5 on
+        return _reader_of(origin.__value__[args])
     if origin is np.ndarray:
         dtype = np.dtype(typing.get_args(args[1])[0])
         return lambda value: _array(value, dtype)

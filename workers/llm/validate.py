@@ -54,7 +54,7 @@ def check_logprobs(logprobs: Sequence[object], n_tokens: int) -> list[float]:
     values = np.array(logprobs, dtype=np.float64)
     bad = ~((values > LOWEST_LOGPROB) & (values <= HIGHEST_LOGPROB))
     if bad.any():
-        position = int(bad.argmax())
+        position = int(np.argmax(bad))
         raise InvalidResponse("logprobs_finite", f"logprob at {position} is {logprobs[position]!r}, expected a finite number at most 0")
     return [float(value) for value in values]
 

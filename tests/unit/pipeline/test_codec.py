@@ -8,12 +8,14 @@ import dataclasses
 import pickle
 import time
 import tracemalloc
+from typing import Any, TypeVar
 
 import msgpack
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from typing_extensions import TypeAliasType
 
 from pipeline.codec import EXT_F32, EXT_U8, EXT_U32, MAX_ITEMS, decode, decode_map, encode
 from pipeline.errors import DamagedBody, NewerMessage
@@ -325,3 +327,26 @@ def test_a_long_trajectory_is_near_the_size_of_its_arrays() -> None:
     arrays = sum(array.nbytes for array in (segment.token_ids, segment.sampled_mask, segment.loss_mask, segment.logprobs))
 
     assert len(encode(a_trajectory(segments=(segment,)))) < 1.05 * arrays
+
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+_Alias = TypeAliasType("_Alias", np.ndarray[Any, np.dtype[_Scalar]], type_params=(_Scalar,))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Aliased:
+    token_ids: _Alias[np.uint32]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Floats:
+    token_ids: _Alias[np.float32]
+
+
+def test_an_array_whose_type_is_an_alias_comes_back() -> None:
+    """NumPy 2.5, which Python 3.12 and newer get, made NDArray an alias of its own kind: every trajectory was then a damaged body."""
+    record = _Aliased(token_ids=np.array([1, 2, 2**32 - 1], np.uint32))
+
+    assert decode(_Aliased, encode(record)).token_ids.tolist() == [1, 2, 2**32 - 1]
+    with pytest.raises(DamagedBody, match="token_ids"):
+        decode(_Aliased, encode(_Floats(token_ids=np.array([0.5], np.float32))))

@@ -311,7 +311,9 @@ class Run:
         The run takes no more work from then on; results go on to come.
         """
         async with self._life.watched():
-            return await self._contact.reach(lambda: self._scripts.cancel("run", [self.id], reason.value), stop=self._life.stop)
+            return await self._contact.reach(
+                lambda: self._scripts.cancel("run", [self.id], reason.value, incarnation=self.incarnation), stop=self._life.stop
+            )
 
     async def statistics(self) -> RunStatistics:
         """How the run is doing, in numbers."""

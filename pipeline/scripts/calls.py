@@ -16,7 +16,7 @@ from pipeline.errors import BrokerMisused, QueueFull, RunClosed, StaleIncarnatio
 from pipeline.failpoints import failpoint
 from pipeline.keys import Keys
 from pipeline.messages import JobTemplate, Settlement, Stage
-from pipeline.redis_client import AsyncClient
+from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.runner import Arg, OutOfMemory, ScriptRunner
 
 MAX_BATCH = 32
@@ -262,24 +262,35 @@ class Scripts:
         wait = _int(reply[1])
         return _int(reply[0]), None if wait < 0 else wait / 1000
 
-    async def cancel(self, kind: Literal["job", "group", "run"], ids: Sequence[str], reason: str, *, most: int = 64) -> dict[str, int]:
-        """Cancels; returns how many jobs were settled at once, marked as running, already done, or unknown."""
+    async def cancel(
+        self, kind: Literal["job", "group", "run"], ids: Sequence[str], reason: str, *, most: int = 64, incarnation: int = 0
+    ) -> dict[str, int]:
+        """Cancels; returns how many jobs were settled at once, marked as running, already done, or unknown.
+
+        Args:
+            most: about as many jobs of a run are settled a call.
+            incarnation: of the trainer that cancels its run: what a newer one started stays; 0 = the one that has the run now.
+        """
         total = {"settled": 0, "running": 0, "done": 0, "unknown": 0}
         if kind == "run":
             for run in ids:
-                await self._cancel_run(run, reason, most, total)
+                await self._cancel_run(run, reason, most, total, incarnation or await self._incarnation(run))
             return total
         for at in range(0, len(ids), MAX_BATCH):
-            _add(total, await self.run_script("cancel", kind, reason, most, 0, *ids[at : at + MAX_BATCH]))
+            _add(total, await self.run_script("cancel", kind, reason, most, 0, 0, *ids[at : at + MAX_BATCH]))
             failpoint("cancel")
         return total
 
-    async def _cancel_run(self, run: str, reason: str, most: int, total: dict[str, int]) -> None:
+    async def _incarnation(self, run: str) -> int:
+        found = await ask(self.run_script.client, "HMGET", self.keys.run(run), "inc")
+        return _int(found[0] or b"0")
+
+    async def _cancel_run(self, run: str, reason: str, most: int, total: dict[str, int], incarnation: int) -> None:
         """Passes over the open units of a run until one finds nothing left to settle; that last one also counts what runs."""
         while True:
             found, more, place = dict.fromkeys(total, 0), True, 0
             while more:
-                reply = await self.run_script("cancel", "run", reason, most, place, run)
+                reply = await self.run_script("cancel", "run", reason, most, place, incarnation, run)
                 failpoint("cancel")
                 _add(found, reply)
                 more, place = reply[0] == b"more", _int(reply[5])

@@ -53,4 +53,6 @@ for _, cls in ipairs(ARGV[2] == '0' and call('SMEMBERS', P .. 'classes') or {}) 
     redis.pcall('HSET', run_key(run), class_key('listed', cls), 1)
   end
 end
+-- a run that expired, and has nothing open, is forgotten
+if ARGV[2] == '0' and call('EXISTS', run_key(run), open_key(run)) == 0 then call('ZREM', P .. 'runs', run) end
 return {scan[1], back}

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pipeline.messages import Stage
+from pipeline.redis_client import ask
 from pipeline.scripts import JournalTurn
 from pipeline.testing import a_group, a_settlement, a_unit
 
@@ -175,7 +176,7 @@ async def test_a_run_is_cancelled_page_by_page_and_its_first_message_is_enough(r
 async def test_a_cancelled_run_takes_nothing_new_and_its_stragglers_end_at_begin(run: Run) -> None:
     """The canceller died after its first page: what it had not settled yet ends when a worker begins it."""
     await run.accept(*[a_unit(prompt=f"p{number}") for number in range(6)])
-    await run.scripts.run_script("cancel", "run", "user", 2, 0, "run1")
+    await run.scripts.run_script("cancel", "run", "user", 2, 0, 1, "run1")
     worker = run.worker(Stage.INIT)
 
     begun = await worker.begin(*await worker.deliver())
@@ -190,7 +191,7 @@ async def test_a_run_cancelled_half_way_stays_cancelled_for_the_jobs_it_had(run:
     jobs do not."""
     await run.accept(*[a_unit(prompt=f"p{number}") for number in range(4)])
     running, *_ = await run.worker(Stage.INIT).take(1)
-    await run.scripts.run_script("cancel", "run", "user", 1, 0, "run1")
+    await run.scripts.run_script("cancel", "run", "user", 1, 0, 1, "run1")
     fresh = await connect(nonce="second trainer")
     await fresh.accept(a_unit(prompt="new"))
     run.units += fresh.units
@@ -228,3 +229,31 @@ async def test_many_targets_are_cancelled_in_batches(run: Run) -> None:
     assert counts == {"settled": 100, "running": 0, "done": 0, "unknown": 0}
     longest = max(len(row["ids"].split()) for row in await run.audit.entries(run.audit.keys.cancel))
     assert longest <= 32
+
+
+async def test_a_cancel_goes_on_when_a_new_trainer_has_the_run_and_spares_its_jobs(connect: Connect) -> None:
+    """A cancel of a run takes many calls. A trainer that connected between two of them found its run, open again by then, cancelled by the
+    next one; so did one whose predecessor, long fenced, cancelled what it took for its own."""
+    old = await connect(nonce="old")
+    await old.accept(*(a_unit(prompt=f"old{i}") for i in range(3)), window=0)
+    reply = await old.scripts.run_script("cancel", "run", "user", 1, 0, old.incarnation, "run1")
+    assert reply[1] == 1
+    new = await connect(nonce="new")
+    await new.accept(a_unit(prompt="new"), a_group(prompt="new-group", members=2), window=0)
+
+    await old.scripts.cancel("run", ["run1"], "user", incarnation=old.incarnation)
+
+    assert await old.states() == {"done": 3}
+    assert await new.states() == {"waiting": 3}
+    assert await new.accept(a_unit(prompt="next")) == [True]
+
+
+async def test_a_run_that_expired_is_forgotten(connect: Connect) -> None:
+    """Every supervisor looks at every run each second, and so does the janitor from time to time: at every run that ever was."""
+    run, other = await connect(), await connect("other")
+    await ask(run.client, "DEL", run.audit.keys.run("run1"))
+
+    for name in ("run1", "other"):
+        await run.scripts.reconcile(name)
+
+    assert await ask(other.client, "ZRANGE", run.audit.keys.runs, 0, -1) == [b"other"]

@@ -95,6 +95,7 @@ class Consumer:
         self._stop = asyncio.Event()
         self._rest_s = 0.0
         self._rests_until_s = 0.0
+        self._served_at_rest = 0
         self._tail = CancelTail(tail_client, keys, self._on_cancel, self._on_gap)
         self._keeper = LeaseKeeper(
             settings,
@@ -253,7 +254,9 @@ class Consumer:
         now_s = time.monotonic()
         if now_s < self._rests_until_s:
             return
-        self._rest_s = min(LONGEST_REST_S, max(FIRST_REST_S, 2 * self._rest_s))
+        served = self.statistics.handed_off + self.statistics.settled
+        self._rest_s = FIRST_REST_S if served > self._served_at_rest or not self._rest_s else min(LONGEST_REST_S, 2 * self._rest_s)
+        self._served_at_rest = served
         self._rests_until_s = now_s + self._rest_s
         log.warning("claims_nothing", consumer=self._consumer, for_s=self._rest_s, why=why)
 
@@ -337,6 +340,8 @@ class Consumer:
         if control.concluded:
             return
         control.concluded = True
+        if isinstance(end, GivenUp) and end.is_unfit:
+            self._rest(end.why)  # before it is sent: the job is claimable from then on
         if end is not None and not control.lease_lost:
             self._settler.put(control, end, int((time.monotonic() - control.started_s) * 1000))
         else:

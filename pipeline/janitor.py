@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import redis
 import structlog
@@ -95,19 +96,19 @@ class Janitor:
         """One round; returns the seconds until the next is worth while. A part that fails does not keep the others from their work."""
         self._round += 1
         streams = sorted(word.decode() for word in await ask(self._client, "SMEMBERS", self._keys.key("streams")))
-        parts: list[Awaitable[object]] = []
+        parts: list[Callable[[], Awaitable[object]]] = []
         if not quiet:
-            parts += [self._recover_expired(stream) for stream in streams]
-            parts += [self._scripts.expire_deadlines()]
-            parts += [self._sweep_lane(stream) for stream in streams if ":@" in stream]
-        parts += [self._admit()]
+            parts += [partial(self._recover_expired, stream) for stream in streams]
+            parts += [self._scripts.expire_deadlines]
+            parts += [partial(self._sweep_lane, stream) for stream in streams if ":@" in stream]
+        parts += [self._admit]
         if self._round % RECONCILE_EVERY_ROUNDS == 0:
-            parts += [self._reconcile()]
+            parts += [self._reconcile]
         if self._round % self._consumers_every == 0:
-            parts += [self._delete_idle_consumers(stream) for stream in streams]
+            parts += [partial(self._delete_idle_consumers, stream) for stream in streams]
         for part in parts:
             try:
-                await part
+                await part()
             except (BrokerError, redis.RedisError, OSError) as error:
                 log.warning("janitor_part_failed", error=str(error))
         return await self._promote()

@@ -61,7 +61,7 @@ class Settler:
     Args:
         release: called when an attempt is ours no more.
         reject: keeps an entry that no script takes as a dead letter.
-        unfit: told when a job went back because this worker cannot serve such jobs.
+        unfit: told when jobs went back because this worker cannot serve them.
     """
 
     def __init__(
@@ -252,6 +252,4 @@ class Settler:
             self.statistics.settled += 1
         else:
             self.statistics.given_up += 1
-            if end.is_unfit:
-                self._unfit(end.why)
         self._release(control)

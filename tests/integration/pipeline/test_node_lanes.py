@@ -150,7 +150,7 @@ async def test_a_worker_that_cannot_serve_its_jobs_rests_and_leaves_them_to_othe
 
     (job,) = await crew.add(1)
     member = crew.start(Stage.INIT, picky, slots=2)
-    await wait_until(lambda: len(tried) == 2, "it tried again after a second", timeout_s=8)
+    await wait_until(lambda: len(tried) >= 2, "it tried again after a second", timeout_s=8)
 
     is_fit = True
 
@@ -169,7 +169,7 @@ async def test_a_rest_does_not_keep_a_worker_from_leaving(crew: Crew, quick: Que
 
     await crew.add(1)
     member = crew.start(Stage.INIT, unfit)
-    await wait_until(lambda: len(tried) == 2, "it rests for the second time", timeout_s=8)
+    await wait_until(lambda: len(tried) >= 2, "it rests for the second time", timeout_s=8)
 
     assert await member.stop(within_s=1.5) is True
     assert await crew.pending() == []

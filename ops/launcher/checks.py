@@ -90,14 +90,16 @@ def run(environment: Environment, steps: Sequence[Step], legs: Sequence[ServerLe
     found = [leg for leg in legs if leg.path is not None]
     used = found[:1] if quick else legs
     environ = _environ(os.environ) | for_pytest(used, require_all=strict)
-    say(f"Servers: {' · '.join(f'{leg.name} {leg.version}' for leg in used if leg.path) or 'none'}")
+    has_tests = any(step.module == "pytest" for step in steps)
+    if has_tests:
+        say(f"Servers: {' · '.join(f'{leg.name} {leg.version}' for leg in used if leg.path) or 'none'}")
     results = []
     with tempfile.TemporaryDirectory(prefix="rollstream-checks-") as reports:
         for step in steps:
             result = _run_step(environment, step, environ, Path(reports) / f"{step.name}.xml")
             results.append(result)
             say(f"{'ok' if result.code == 0 else bold(f'FAILED (exit {result.code})')}: {step.name}, {result.took_s:.1f} s")
-    return _sum_up(results, steps, legs, strict=strict, show_legs=not quick)
+    return _sum_up(results, legs if has_tests and not quick else found, has_tests=has_tests, strict=strict)
 
 
 def _environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -144,21 +146,21 @@ def _count(result: Result, report: Path) -> None:
             result.passed += total - broken - skipped
 
 
-def _sum_up(results: Sequence[Result], steps: Sequence[Step], legs: Sequence[ServerLeg], *, strict: bool, show_legs: bool) -> int:
+def _sum_up(results: Sequence[Result], legs: Sequence[ServerLeg], *, has_tests: bool, strict: bool) -> int:
     say(f"\n{bold('Summary')}")
     for result in results:
         verdict = "ok" if result.code == 0 else "FAILED"
         say(f"  {verdict:6} {result.took_s:7.1f} s  {result.name}{f'  ({result.note})' if result.note else ''}")
     failed = [result.name for result in results if result.code]
     missing = [leg for leg in legs if leg.path is None]
-    if missing and show_legs:
+    if missing:
         say("  left out:")
         for leg in missing:
             say(f"    {leg.name}: {leg.why_missing}\n      to run it: {leg.how_to_enable}")
     if strict and missing:
         failed.append("left out: " + ", ".join(leg.name for leg in missing))
-    passed, broken, skipped = (sum(getattr(result, field) for result in results) for field in ("passed", "failed", "skipped"))
-    if any(step.module == "pytest" for step in steps):
+    if has_tests:
+        passed, broken, skipped = (sum(getattr(result, field) for result in results) for field in ("passed", "failed", "skipped"))
         if passed + broken == 0:
             failed.append("no test was executed")
         say(f"tests: {passed} passed, {broken} failed, {skipped} skipped")

@@ -41,7 +41,7 @@ class JobStory:
         h = self.header
         if h.get("st") == "done":
             return f"{h.get('out', '?')}" + (f" ({h['why']})" if h.get("why") else "")
-        held = f", held by {h['own']}" if h.get("own") else ""
+        held = f", held by {h['own']}" if h.get("st") == "running" else ""
         return f"{h.get('st', '?')} in {h.get('stage', '?').upper()}{held}"
 
     def timeline(self) -> list[tuple[str, str]]:

@@ -10,19 +10,22 @@ local stage, consumer, boot = ARGV[1], ARGV[2], ARGV[3]
 local own = consumer .. '#' .. boot
 local mine = holds_name(consumer, boot, tonumber(ARGV[4]))
 local out, classes = {}, {}
+local read = job_reader('st', 'src', 'eid', 'att', 'run', 'grp', 'inc', 'cls', 't', 'tpl', 'draw', 'pv', 'dl', 'failed', 'lost', 'cx', 'b.init', 'b.run', 'node')
+local function answer(h, att)
+  return {'ok', att, h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.t, h.dl or '0', h.failed, h.lost, h.node or '', h.pv or '', h.inc or '0'}
+end
 for i = 6, #ARGV, 4 do
   local short, eid, job, nonce = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local stream, key = P .. short, job_key(job)
   if not mine then
     out[#out + 1] = {'usurped'}
   else
-    local h, usable = job_hash(job, 'st', 'stage', 'src', 'eid', 'att', 'own', 'nonce', 'run', 'grp', 'n', 'task', 'cls', 'tpl', 'draw', 'b.init', 'b.run', 't',
-      'failed', 'lost', 'node', 'cx', 'pv', 'inc', 'dl')
+    local h, usable = read(job)
     local current = h.st and h.eid == eid and h.src == short
     if current and h.st == 'ready' then
       local cx = h.cx or cancel_of_run(h.run, h.inc)
       if cx then
-        terminal(job, h, {out = outcome_of(cx), why = cx})
+        terminal(job, job_hash(job, 'run', 'grp', 'n', 'task', 'att', 'stage'), {out = outcome_of(cx), why = cx})
         drop_entry(stream, stage, eid)
         out[#out + 1] = {'ended', outcome_of(cx)}
       else
@@ -30,14 +33,11 @@ for i = 6, #ARGV, 4 do
         call('HSET', key, 'st', 'running', 'own', own, 'nonce', nonce, 'att', att, 'at.' .. stage, NOW)
         if stage == 'run' and h.grp ~= '' then count(group_key(h.grp), 'begun', 1) end
         if stage == 'init' then classes[h.cls or 'none'] = true end
-        out[#out + 1] = {'ok', att, h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.t, h.dl or '0', h.failed, h.lost, h.node or '', h.pv or '',
-          h.inc or '0'}
+        out[#out + 1] = answer(h, att)
       end
-    elseif current and h.st == 'running' and h.own == own and h.nonce == nonce then
-      out[#out + 1] = {'ok', tonumber(h.att), h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.t, h.dl or '0', h.failed, h.lost, h.node or '',
-        h.pv or '', h.inc or '0'}
     elseif current and h.st == 'running' then
-      out[#out + 1] = {'held'}
+      local held = hash(key, 'own', 'nonce')
+      out[#out + 1] = held.own == own and held.nonce == nonce and answer(h, tonumber(h.att)) or {'held'}
     else
       if not usable then bury(job, UNUSABLE) end
       drop_entry(stream, stage, eid)

@@ -113,12 +113,12 @@ local function settle_up()
   if next(counted) then settle_up() end
 end
 
--- A job becomes claimable: one new entry with a readable header. More fields for the job's hash may follow. What can fail (a stream key of
--- another type) comes first: then nothing is changed.
+-- A job becomes claimable: one new entry with a readable header (its stage is the stream's, its time the entry id's). More fields for the job's hash
+-- may follow. What can fail (a stream key of another type) comes first: then nothing is changed.
 local function make_ready(job, h, stage, node, ...)
   local stream = stage_stream(stage, h.cls, node)
   local eid = call('XADD', stream, '*', 'job', job, 'run', h.run, 'grp', h.grp or '', 'n', h.n or '0', 'task', h.task or '',
-    'stage', stage, 'att', h.att or '0', 'ts', NOW)
+    'att', h.att or '0')
   call('HSET', job_key(job), 'st', 'ready', 'stage', stage, 'src', string.sub(stream, #P + 1), 'eid', eid, ...)
   return eid
 end
@@ -214,7 +214,6 @@ local function terminal(job, h, r, ...)
   if grp == '' then
     redis.pcall('ZREM', open_key(run), job)
   else
-    wake_up('kind', 'job', 'run', run, 'grp', grp, 'n', h.n or '0', 'job', job, 'out', r.out, 'rew', r.rew or '')
     add_member(grp, run, h.n, table.concat({r.out, r.rew or '', plain(r.stop), r.sampled or '0', r.total or '0', r.turns or '0', h.att or '0',
       plain(r.v0), plain(r.v1), rid, plain(r.why), r.comps or ''}, '|'))
   end

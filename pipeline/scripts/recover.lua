@@ -24,7 +24,7 @@ for i = 7, #ARGV, 4 do
     due = not idle.err and #idle > 0
   else
     owner = string.match(h.own or '', '^(.*)#[^#]*$')
-    due = h.own ~= me
+    due = h.st ~= 'running' or h.own ~= me
   end
   if not due then
     out[#out + 1] = usurped and 'usurped' or 'fresh'

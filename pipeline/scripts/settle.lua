@@ -6,16 +6,16 @@
 -- Returns per job 'ok', 'again', 'fenced', or 'cx:<reason>' (settled as cancelled).
 local stage, ttl = ARGV[1], tonumber(ARGV[2])
 local out = {}
+local read = job_reader('st', 'eid', 'att', 'run', 'grp', 'n', 'task', 'cx', unpack(TERMINAL_FIELDS))
 for i = 3, #ARGV, 17 do
   local short, eid, job, att = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local key = job_key(job)
-  local h = job_hash(job, 'st', 'stage', 'eid', 'att', 'cx', 'run', 'grp', 'n', 'task', 'cls', 'settled', 'failed', 'lost',
-    unpack(TERMINAL_FIELDS))
+  local h = read(job)
   if h.st ~= 'running' or h.eid ~= eid or h.att ~= att then
-    out[#out + 1] = h.settled == eid .. '/' .. att and 'again' or 'fenced'
+    out[#out + 1] = job_hash(job, 'settled').settled == eid .. '/' .. att and 'again' or 'fenced'
   else
     local body, kind = ARGV[i + 5], ARGV[i + 6]
-    h.loaded = true
+    h.loaded, h.stage = true, stage
     h['ms.' .. stage] = ARGV[i + 4]
     local fields = {'ms.' .. stage, ARGV[i + 4], 'settled', eid .. '/' .. att}
     if #body > 0 then
@@ -35,7 +35,8 @@ for i = 3, #ARGV, 17 do
     drop_entry(P .. short, stage, eid)
     if stage == 'run' then unlink(body_key(job, att, 'turns')) end
     if r.out == 'infra_failure' then
-      tell_dead('job', job, 'run', h.run, 'grp', h.grp or '', 'stage', stage, 'att', att, 'failed', h.failed, 'lost', h.lost, 'why', r.why, 'rid', rid)
+      local tries = hash(key, 'failed', 'lost')
+      tell_dead('job', job, 'run', h.run, 'grp', h.grp or '', 'stage', stage, 'att', att, 'failed', tries.failed, 'lost', tries.lost, 'why', r.why, 'rid', rid)
     end
   end
 end

@@ -20,6 +20,9 @@ from workers.agent.call_formats import FORMATS, CallError, Item, Reader, ToolCal
 from workers.llm import chatml
 
 Format = Literal["hermes", "qwen3_coder", "llama3_json"]
+MOST_ITEMS = 256
+"""Calls and faults of one turn that are read. Each fault looks for its end through the rest of the text: a model stuck on an opening tag would
+otherwise hold the event loop, and with it every other job of the worker, for the square of its length."""
 
 
 class ParsedTurn:
@@ -102,6 +105,9 @@ def parse_turn(
         else:
             more, place = _read(reader, text, found.start(), found.group(), content[-1])
             items.extend(more)
+            if len(items) > MOST_ITEMS:
+                rest = CallError("malformed", f"more than {MOST_ITEMS} calls in one turn: the rest was not read")
+                return _turn(content, thoughts, [*items[:MOST_ITEMS], rest], in_thought=False)
 
 
 def _read(reader: Reader, text: str, start: int, mark: str, before: str) -> tuple[list[Item], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import msgpack
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.agent import CallError, ToolCall, parse_turn
-from workers.agent.tool_calls import Format
+from workers.agent.tool_calls import MOST_ITEMS, Format
 
 TOOLS = {
     "bash": {"type": "object", "properties": {"cmd": {"type": "string"}, "n": {"type": "integer"}, "flags": {"type": "array"}}},
@@ -236,3 +237,14 @@ def test_no_text_breaks_the_reader(text: str, finish: str, format: Format, in_th
 
     assert all(isinstance(item, ToolCall | CallError) for item in turn.items)
     assert all(item.name in TOOLS for item in turn.calls)
+
+
+def test_a_model_stuck_on_a_tag_costs_a_moment_and_is_told() -> None:
+    """Each unended call was looked for through all that followed: 550 kB of opening tags held the worker's event loop for 46 s."""
+    started = time.process_time()
+
+    turn = parse_turn("<tool_call>" * 50_000)
+
+    assert time.process_time() - started < 5
+    assert len(turn.items) == MOST_ITEMS + 1
+    assert "the rest was not read" in turn.errors[-1].message

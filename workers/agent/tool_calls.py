@@ -21,8 +21,8 @@ from workers.llm import chatml
 
 Format = Literal["hermes", "qwen3_coder", "llama3_json"]
 MOST_ITEMS = 256
-"""Calls and faults of one turn that are read. Each fault looks for its end through the rest of the text: a model stuck on an opening tag would
-otherwise hold the event loop, and with it every other job of the worker, for the square of its length."""
+"""Calls and faults of one turn that are read. Each fault looks for its end through the rest of the text: a model stuck on an opening tag
+would otherwise hold the event loop, and with it every other job of the worker, for the square of its length."""
 
 
 class ParsedTurn:

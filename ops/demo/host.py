@@ -14,14 +14,16 @@ from importlib import resources
 from pathlib import Path
 
 from ops.child_processes import ChildEnded, ChildProcesses
-from ops.demo.places import Places, places_of, write_state
+from ops.demo.places import PREFIX, Places, kept_demos, places_of, write_state
 from pipeline.embedded import open_redis
-from pipeline.logs import configure_logs, redact_text
-from pipeline.messages import Stage
+from pipeline.keys import Keys
+from pipeline.logs import redact_text
+from pipeline.messages import CancelReason, Stage
 from pipeline.process import Shutdown
+from pipeline.redis_client import ask, command_client
+from pipeline.scripts import Scripts
+from pipeline.settings import QueueSettings
 from workers.handlers.math.data import SHIPPED
-from workers.sandbox.process import sweep
-from workers.worker import SANDBOXES
 
 STOP_GRACE_S = 4.0
 MODEL = ("--first-token-ms", "40", "--per-token-ms", "4", "--mean-steps", "3", "--tool-rate", "0.25")
@@ -52,6 +54,7 @@ async def _host(places: Places, slots: int) -> int:
     shutdown.on_parent_exit()
     environment = {"ROLLSTREAM_SCRATCH_DIR": str(places.scratch), "ROLLSTREAM_LEASE_S": "15"}
     with open_redis() as address, ChildProcesses(places.logs, {**environment, "ROLLSTREAM_REDIS_URL": address.url}) as children:
+        await end_stranded_runs(address.url)
         start_processes(children, places, slots)
         await _until_listening(places.model_socket, children)
         write_state(places, redis_url=address.url)
@@ -67,6 +70,22 @@ async def _host(places: Places, slots: int) -> int:
             await watch
         await asyncio.to_thread(children.stop_all, grace_s=STOP_GRACE_S)
     return 0
+
+
+async def end_stranded_runs(redis_url: str) -> None:
+    """Cancels what demos left that failed or were killed: their model is gone, and our workers would take their jobs up."""
+    settings = QueueSettings.load(redis_url=redis_url)
+    client = command_client(settings)
+    try:
+        up = {state.run for _, state in kept_demos() if state.is_up()}
+        for shard in range(settings.shards):
+            keys = Keys.of_shard(settings.namespace, shard)
+            for name in await ask(client, "ZRANGE", keys.key("runs"), 0, -1):
+                run = name.decode()
+                if run.startswith(PREFIX) and run not in up:
+                    await Scripts(client, keys).cancel("run", [run], CancelReason.USER.value)
+    finally:
+        await client.aclose()
 
 
 def start_processes(children: ChildProcesses, places: Places, slots: int) -> None:

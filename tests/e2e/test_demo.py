@@ -76,3 +76,14 @@ def test_a_step_that_does_not_finish_is_an_error_that_shows_why(command: Command
     assert "The step did not finish" in done.stdout
     assert "logs" in done.stdout
     assert not processes_of(home)
+
+
+@pytest.mark.timeout(240)
+def test_a_demo_does_not_take_up_what_a_failed_one_left(command: Command) -> None:
+    """A demo that failed left its jobs in the queue; the workers of the next one waited for a model that was gone, and it failed too."""
+    failed = command("ops.demo", "--groups", "50", "--slots", "2", "--timeout", "2")
+    assert failed.returncode == 1
+
+    done = command("ops.demo", "--groups", "1", "--slots", "8")
+
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -21,6 +21,7 @@ from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.calls import Unit
 from pipeline.testing.builders import jobs_of
 
+SCAN_COUNT = 10_000
 Hash = dict[str, str]
 
 
@@ -61,9 +62,16 @@ class QueueAudit:
         """The hash of a job; empty when there is none."""
         return await self.hash(self.keys.job(job))
 
+    async def jobs(self, jobs: Sequence[str]) -> dict[str, Hash]:
+        """The hashes of many jobs, in one round trip."""
+        async with self.client.pipeline(transaction=False) as pipe:
+            for job in jobs:
+                pipe.execute_command("HGETALL", self.keys.job(job))
+            return {job: _text(found) for job, found in zip(jobs, await pipe.execute(), strict=True)}
+
     async def hash(self, key: str) -> Hash:
         """A hash as text."""
-        return {name.decode(): value.decode() for name, value in (await ask(self.client, "HGETALL", key)).items()}
+        return _text(await ask(self.client, "HGETALL", key))
 
     async def results(self, run: str) -> list[Hash]:
         """Terminal records of a run, in order, each with its `entry` id."""
@@ -90,7 +98,7 @@ class QueueAudit:
         """Every entry of every stage stream, lanes included."""
         found: list[Entry] = []
         prefixes = tuple(self.keys.key("s", stage) for stage in ("init", "run", "eval"))
-        streams = [key.decode() async for key in self.client.scan_iter(match=f"{self.keys.tag}:s:*", _type="stream", count=1000)]
+        streams = [key.decode() async for key in self.client.scan_iter(match=f"{self.keys.tag}:s:*", _type="stream", count=SCAN_COUNT)]
         for stream in sorted(key for key in streams if key.startswith(prefixes)):
             short = self.keys.short(stream)
             owners: dict[str, str] = {}
@@ -114,8 +122,7 @@ class QueueAudit:
         faults += [f"{entry} is no job of this run" for entry in found.entries if entry.job not in known]
         for unit in units:
             ended = 0
-            for job in jobs_of(unit):
-                h = await self.job(job)
+            for job, h in (await self.jobs(jobs_of(unit))).items():
                 faults += self._job_faults(job, h, places.get(job, []), found)
                 ended += h.get("st") == "done"
                 if h.get("st") != "done":
@@ -130,12 +137,8 @@ class QueueAudit:
 
     async def all_ended(self, run: str, units: Sequence[Unit]) -> list[str]:
         """`faults`, and what has not ended."""
-        open_jobs = [
-            f"{job} is {state or 'gone'}"
-            for unit in units
-            for job in jobs_of(unit)
-            if (state := (await self.job(job)).get("st", "")) != "done"
-        ]
+        states = await self.jobs([job for unit in units for job in jobs_of(unit)])
+        open_jobs = [f"{job} is {h.get('st', 'gone')}" for job, h in states.items() if h.get("st") != "done"]
         return open_jobs + await self.faults(run, units)
 
     def _job_faults(self, job: str, h: Hash, places: list[Entry], found: _Found) -> list[str]:
@@ -181,7 +184,7 @@ class QueueAudit:
 
     async def _read(self, run: str) -> _Found:
         found = _Found(entries=await self.stage_entries())
-        queues = {key async for key in self.client.scan_iter(match=f"{self.keys.queue(run)}*", count=1000)}
+        queues = {key async for key in self.client.scan_iter(match=f"{self.keys.queue(run)}*", count=SCAN_COUNT)}
         for queue in queues:
             found.queued.update(job.decode() for job in await ask(self.client, "ZRANGE", queue, 0, -1))
         found.delayed.update(job.decode() for job in await ask(self.client, "ZRANGE", self.keys.key("z:delay"), 0, -1))
@@ -191,3 +194,7 @@ class QueueAudit:
         found.announced.update(row["grp"] for row in await self.entries(self.keys.reward) if row["kind"] == "group_closed")
         found.open_units = {unit.decode() for unit in await ask(self.client, "ZRANGE", self.keys.open_units(run), 0, -1)}
         return found
+
+
+def _text(found: dict[bytes, bytes]) -> Hash:
+    return {name.decode(): value.decode() for name, value in found.items()}

@@ -126,7 +126,8 @@ class ReferenceQueue:
     def _retry_stage(self, job: Job) -> str:
         return "init" if job.lane else job.stage
 
-    def _is_current(self, token: Token) -> bool:
+    def is_current(self, token: Token) -> bool:
+        """Whether this attempt is the one that may act."""
         job = self.jobs.get(token.job)
         return job is not None and job.state == "running" and job.attempt == token.attempt and job.entry == token.entry
 
@@ -151,13 +152,13 @@ class ReferenceQueue:
 
     def hand_off(self, token: Token, epoch: str) -> str:
         job = self.jobs.get(token.job)
-        if job is None or not self._is_current(token):
+        if job is None or not self.is_current(token):
             attempt, word = job.handed.get(token.stage, (0, "")) if job else (0, "")
             return word if attempt == token.attempt else "fenced"
         if job.cancelled:
             return f"cx:{job.cancelled}"
         if epoch and self.node_epoch != epoch:
-            self._requeue(job, "init", delayed=False)
+            self._requeue(job, "init", delayed=True)
             job.handed[token.stage] = (token.attempt, "node_gone")
             return "node_gone"
         job.node_epoch = epoch
@@ -167,7 +168,7 @@ class ReferenceQueue:
 
     def settle(self, token: Token, outcome: str) -> str:
         job = self.jobs.get(token.job)
-        if job is None or not self._is_current(token):
+        if job is None or not self.is_current(token):
             return "again" if job is not None and job.settled == token.attempt else "fenced"
         job.settled = token.attempt
         word = f"cx:{job.cancelled}" if job.cancelled else "ok"
@@ -176,7 +177,7 @@ class ReferenceQueue:
 
     def give_up(self, token: Token, kind: str, *, delayed: bool) -> str:
         job = self.jobs.get(token.job)
-        if job is None or not self._is_current(token):
+        if job is None or not self.is_current(token):
             return "fenced"
         if job.cancelled:
             self._end(job, job.outcome_of_cancel)
@@ -196,7 +197,7 @@ class ReferenceQueue:
 
     def renew(self, worker: Name, token: Token) -> str:
         job = self.jobs.get(token.job)
-        if job is None or not self._is_current(token) or job.owner != worker:
+        if job is None or not self.is_current(token) or job.owner != worker:
             return "0"
         return job.cancelled or "1"
 

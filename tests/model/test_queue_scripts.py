@@ -7,6 +7,7 @@ the reference, and the counters with both; at the end all jobs are worked off an
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -14,11 +15,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
     initialize,
     invariant,
-    multiple,
     precondition,
     rule,
     run_state_machine_as_test,
@@ -46,8 +45,6 @@ class QueueMachine(RuleBasedStateMachine):
     """One run, its workers and its node, on a server of its own."""
 
     server: ClassVar[PrivateServer]
-    deliveries = Bundle("deliveries")
-    tokens = Bundle("tokens")
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,6 +61,17 @@ class QueueMachine(RuleBasedStateMachine):
         self.incarnation = 0
 
     # ---- the machinery of the test
+
+    def a_token(self, data: st.DataObject) -> Token:
+        """An attempt that somebody believes to hold; as often as not one that is current."""
+        current = [token for token in self.helds if self.model.is_current(token)]
+        wants_current: bool = data.draw(st.booleans())
+        return data.draw(st.sampled_from(current if current and wants_current else list(self.helds)))
+
+    def a_batch(self, data: st.DataObject) -> list[Token]:
+        """What a worker sends in one call: attempts of its stage, some of them perhaps twice."""
+        tokens = [self.a_token(data) for _ in range(data.draw(few))]
+        return [token for token in tokens if token.stage == tokens[0].stage]
 
     def do(self, work: Awaitable[T]) -> T:
         async def whole() -> T:
@@ -100,15 +108,18 @@ class QueueMachine(RuleBasedStateMachine):
         salvages=st.booleans(),
         quota=st.sampled_from([0, 0, 3]),
         window=st.integers(1, 6),
+        first=st.lists(st.sampled_from([0, 2, 3]), min_size=2, max_size=4),
     )
-    def connect(self, max_failed: int, max_lost: int, salvages: bool, quota: int, window: int) -> None:
+    def connect(self, max_failed: int, max_lost: int, salvages: bool, quota: int, window: int, first: list[int]) -> None:
         self.do(self.client.flushall())
         self.model = ReferenceQueue(max_failed=max_failed, max_lost=max_lost, salvages=salvages, quota=quota, window=window)
         self.nonce = "n1"
         self.incarnation = self.do(self.scripts.connect_run(RUN, nonce=self.nonce, ttl_s=86_400, quota=quota))
+        for members in first:
+            self.bring(members)
 
     def teardown(self) -> None:
-        if hasattr(self, "model"):
+        if hasattr(self, "model") and sys.exc_info()[0] is None:
             self.work_off()
         self.do(self.client.aclose())
         self.runner.close()
@@ -123,15 +134,19 @@ class QueueMachine(RuleBasedStateMachine):
         return await self.scripts.accept(RUN, self.incarnation, template, "t1", b"template", units, max_waiting=1000, window=model.window)
 
     @precondition(lambda self: not self.model.closed and len(self.model.jobs) < 14)
-    @rule(members=st.sampled_from([0, 0, 2, 3]), twice=twice)
+    @rule(members=st.sampled_from([0, 2, 3]), twice=twice)
     def new_unit(self, members: int, twice: bool) -> None:
+        unit = self.bring(members)
+        if twice:
+            assert self.do(self.accept([unit])) == [False]
+
+    def bring(self, members: int) -> Unit:
         self.prompts += 1
         unit = a_group(RUN, f"p{self.prompts}", members=members) if members else a_unit(RUN, f"p{self.prompts}")
         assert self.do(self.accept([unit])) == [True]
         self.units.append(unit)
         self.model.jobs |= {job: Job(job, unit.id) for job in jobs_of(unit)}
-        if twice:
-            assert self.do(self.accept([unit])) == [False]
+        return unit
 
     @precondition(lambda self: not self.model.closed and self.prompts > 0)
     @rule(data=st.data())
@@ -151,10 +166,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     # ---- workers work
 
-    @rule(target=deliveries, stage=st.sampled_from(STAGES), number=few, count=few, lane=st.booleans())
-    def deliver(self, stage: str, number: int, count: int, lane: bool) -> Any:
-        lane = lane and stage == "run"
-        name = self.current(f"{stage}-{number}")
+    def deliver(self, name: Name, count: int, *, lane: bool) -> list[Delivery]:
+        self.follow_admission()
+        stage = name[0].split("-")[0]
         claims = self.do(self.worker(name, lane=lane).deliver(count))
         made = []
         for claim in claims:
@@ -164,10 +178,9 @@ class QueueMachine(RuleBasedStateMachine):
             delivery = Delivery(claim.job, job.entry, stage, name)
             self.claims[delivery] = claim
             made.append(delivery)
-        return multiple(*made)
+        return made
 
-    @rule(target=tokens, delivery=deliveries, twice=twice)
-    def begin(self, delivery: Delivery, twice: bool) -> Any:
+    def begin(self, delivery: Delivery, twice: bool) -> None:
         claim = self.claims[delivery]
 
         async def call() -> tuple[str, int]:
@@ -175,17 +188,58 @@ class QueueMachine(RuleBasedStateMachine):
             return begun.state, begun.attempt
 
         state, attempt = self.check(call, lambda: self.model.begin(delivery, claim.nonce), twice)
-        if state != "ok":
-            return multiple()
-        token = Token(delivery.job, delivery.entry, attempt, delivery.stage, delivery.worker)
-        self.helds[token] = Held(claim.stream, claim.entry, claim.job, attempt)
-        return token
+        if state == "ok":
+            token = Token(delivery.job, delivery.entry, attempt, delivery.stage, delivery.worker)
+            self.helds[token] = Held(claim.stream, claim.entry, claim.job, attempt)
 
-    @rule(token=tokens, others=st.lists(tokens, max_size=2), lane=st.booleans(), twice=twice)
-    def hand_off(self, token: Token, others: list[Token], lane: bool, twice: bool) -> None:
-        batch = batch_of(token, others)
+    @precondition(lambda self: self.claimable())
+    @rule(data=st.data(), number=few, count=few, twice=twice)
+    def shift(self, data: st.DataObject, number: int, count: int, twice: bool) -> None:
+        """A worker is given entries of a stage that has some, and gets somewhere with each of them, or dies on the way."""
+        stage, is_lane = data.draw(st.sampled_from(self.claimable()))
+        for delivery in self.deliver(self.current(f"{stage}-{number}"), count, lane=is_lane):
+            self.step(data, delivery, twice)
+
+    @precondition(lambda self: self.claimable())
+    @rule(data=st.data(), twice=twice)
+    def busy_shifts(self, data: st.DataObject, twice: bool) -> None:
+        """Work is what fleets mostly do."""
+        for _ in range(3):
+            if self.claimable():
+                self.shift(data, 1, 3, twice)
+
+    def claimable(self) -> list[tuple[str, bool]]:
+        """Stages, and whether it is the lane, that have entries for whoever asks."""
+        return sorted({(job.stage, job.lane) for job in self.model.jobs.values() if job.state == "ready" and not job.delivered_to})
+
+    def step(self, data: st.DataObject, delivery: Delivery, twice: bool) -> None:
+        how_far = data.draw(st.sampled_from(["end", "end", "end", "begun", "begun", "delivered"]))
+        if how_far == "delivered":
+            return
+        self.begin(delivery, twice)
+        token = next((token for token in self.helds if token.job == delivery.job and token.entry == delivery.entry), None)
+        if how_far == "begun" or token is None:
+            return
+        if delivery.stage == "eval":
+            self.send_ends([token], 1.0, twice)
+        else:
+            self.send_hand_offs([token], data.draw(st.booleans()), twice)
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), twice=twice)
+    def begin_late(self, data: st.DataObject, twice: bool) -> None:
+        """What was delivered some time ago, perhaps to a boot that is no more, perhaps begun already."""
+        self.begin(data.draw(st.sampled_from(list(self.claims))), twice)
+
+    @precondition(lambda self: self.helds)
+    @rule(data=st.data(), lane=st.booleans(), twice=twice)
+    def hand_off(self, data: st.DataObject, lane: bool, twice: bool) -> None:
+        batch = self.a_batch(data)
         if batch[0].stage == "eval":
             return
+        self.send_hand_offs(batch, lane, twice)
+
+    def send_hand_offs(self, batch: list[Token], lane: bool, twice: bool) -> None:
         # a node's lane is asked for by who made something there: with its epoch of now, or one that is over
         epoch = f"e{max(1, self.epochs)}" if lane and batch[0].stage == "init" else ""
         held = [self.helds[token] for token in batch]
@@ -195,9 +249,12 @@ class QueueMachine(RuleBasedStateMachine):
             twice,
         )
 
-    @rule(token=tokens, others=st.lists(tokens, max_size=2), reward=st.sampled_from([0.0, 1.0, None]), twice=twice)
-    def settle(self, token: Token, others: list[Token], reward: float | None, twice: bool) -> None:
-        batch = batch_of(token, others)
+    @precondition(lambda self: self.helds)
+    @rule(data=st.data(), reward=st.sampled_from([0.0, 1.0, None]), twice=twice)
+    def settle(self, data: st.DataObject, reward: float | None, twice: bool) -> None:
+        self.send_ends(self.a_batch(data), reward, twice)
+
+    def send_ends(self, batch: list[Token], reward: float | None, twice: bool) -> None:
         held = [self.helds[token] for token in batch]
         outcome = "infra_failure" if reward is None else "ok"
         self.check(
@@ -206,15 +263,10 @@ class QueueMachine(RuleBasedStateMachine):
             twice,
         )
 
-    @rule(
-        token=tokens,
-        others=st.lists(tokens, max_size=2),
-        kind=st.sampled_from(["failed", "lost", "back", "dead"]),
-        delayed=st.booleans(),
-        twice=twice,
-    )
-    def give_up(self, token: Token, others: list[Token], kind: str, delayed: bool, twice: bool) -> None:
-        batch = batch_of(token, others)
+    @precondition(lambda self: self.helds)
+    @rule(data=st.data(), kind=st.sampled_from(["failed", "lost", "back", "dead"]), delayed=st.booleans(), twice=twice)
+    def give_up(self, data: st.DataObject, kind: str, delayed: bool, twice: bool) -> None:
+        batch = self.a_batch(data)
         held = [self.helds[token] for token in batch]
         self.check(
             lambda: self.worker(batch[0].worker).give_up(*held, kind=cast(GiveUpKind, kind), backoff_ms=60_000 if delayed else 0),
@@ -222,10 +274,11 @@ class QueueMachine(RuleBasedStateMachine):
             twice,
         )
 
-    @rule(token=tokens, others=st.lists(tokens, max_size=2), twice=twice)
-    def renew(self, token: Token, others: list[Token], twice: bool) -> None:
-        batch = batch_of(token, others)
-        held = [self.helds[one] for one in batch]
+    @precondition(lambda self: self.helds)
+    @rule(data=st.data(), twice=twice)
+    def renew(self, data: st.DataObject, twice: bool) -> None:
+        batch = self.a_batch(data)
+        token, held = batch[0], [self.helds[one] for one in batch]
 
         def expected() -> tuple[bool, list[str]]:
             if not self.model.holds_name(token.worker):
@@ -234,20 +287,25 @@ class QueueMachine(RuleBasedStateMachine):
 
         self.check(lambda: self.worker(token.worker).renew(*held), expected, twice)
 
-    @rule(token=tokens, index=st.integers(0, 2), twice=twice)
-    def journal(self, token: Token, index: int, twice: bool) -> None:
+    @precondition(lambda self: self.helds)
+    @rule(data=st.data(), index=st.integers(0, 2), twice=twice)
+    def journal(self, data: st.DataObject, index: int, twice: bool) -> None:
+        token = self.a_token(data)
         turn = JournalTurn(token.job, token.attempt, index, b"turn")
         self.check(lambda: self.scripts.journal([turn], ttl_ms=TTL_MS), lambda: [self.model.journal(token, index)], twice)
 
     # ---- workers die
 
-    @rule(token=tokens, delayed=st.booleans(), twice=twice)
-    def lease_of_an_attempt_runs_out(self, token: Token, delayed: bool, twice: bool) -> None:
-        self.recover(token, self.helds[token], delayed, twice)
-
-    @rule(delivery=deliveries, delayed=st.booleans(), twice=twice)
-    def lease_of_a_delivery_runs_out(self, delivery: Delivery, delayed: bool, twice: bool) -> None:
-        self.recover(delivery, self.claims[delivery], delayed, twice)
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), delayed=st.booleans(), twice=twice)
+    def lease_runs_out(self, data: st.DataObject, delayed: bool, twice: bool) -> None:
+        was_begun: bool = data.draw(st.booleans())
+        if self.helds and was_begun:
+            token = self.a_token(data)
+            self.recover(token, self.helds[token], delayed, twice)
+        else:
+            delivery = data.draw(st.sampled_from(list(self.claims)))
+            self.recover(delivery, self.claims[delivery], delayed, twice)
 
     def recover(self, known: Token | Delivery, entry: Held | Claim, delayed: bool, twice: bool) -> None:
         janitor = self.worker((f"{known.stage}-janitor", "boot1"))
@@ -316,8 +374,10 @@ class QueueMachine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.prompts > 3)
-    @rule(most=st.integers(1, 4))
-    def cancel_run_and_connect_again(self, most: int) -> None:
+    @rule(most=st.integers(1, 4), really=st.sampled_from([False, False, False, True]))
+    def cancel_run_and_connect_again(self, most: int, really: bool) -> None:
+        if not really:
+            return
         open_jobs = [job.id for job in self.model.jobs.values() if job.state != "done"]
         counts = self.do(self.scripts.cancel("run", [RUN], "user", most=most))
         words = [self.model.cancel(job, "user") for job in open_jobs]
@@ -339,41 +399,54 @@ class QueueMachine(RuleBasedStateMachine):
         for job in late:
             self.do(ask(self.client, "ZADD", self.keys.key("z:deadline"), 1, job))
         words = [self.model.expire(job) for job in late]
-        assert self.do(self.scripts.expire_deadlines()) == (words.count("settled"), words.count("running"))
+        ended, marked = self.do(self.scripts.expire_deadlines())
+        assert ended == words.count("settled")
+        # a worker that does not listen is told again each few seconds, so more may be marked than are late just now
+        assert marked >= words.count("running")
         if twice:
-            assert self.do(self.scripts.expire_deadlines()) == (0, 0)
+            assert self.do(self.scripts.expire_deadlines())[0] == 0
 
     # ---- nodes, streams, servers
 
-    @rule()
+    @rule(what=st.sampled_from(["epoch", "epoch", "sweep", "sweep", "leave", "stream", "reconcile", "kill"]), stage=st.sampled_from(STAGES))
+    def machines(self, what: str, stage: str) -> None:
+        """Nodes come and go, are swept; a stream is deleted; the server dies."""
+        if what == "stream":
+            self.stream_is_deleted(stage)
+        else:
+            {
+                "epoch": self.node_begins_an_epoch,
+                "leave": self.node_leaves,
+                "sweep": self.lane_is_swept,
+                "reconcile": self.reconcile_finds_nothing,
+                "kill": self.server_is_killed,
+            }[what]()
+
     def node_begins_an_epoch(self) -> None:
         self.epochs += 1
         self.model.node_epoch = f"e{self.epochs}"
         self.do(self.scripts.beat_node(NODE, self.model.node_epoch, live_ms=TTL_MS, reads_lane=True))
 
-    @precondition(lambda self: self.epochs > 0)
-    @rule()
     def node_leaves(self) -> None:
+        if not self.epochs:
+            return
         self.model.node_epoch = ""
         self.do(self.scripts.beat_node(NODE, f"e{self.epochs}", live_ms=TTL_MS, reads_lane=True, leaving=True))
 
-    @rule()
     def lane_is_swept(self) -> None:
         sent_back, _, _ = self.do(self.scripts.sweep_lane(f"s:run:@{NODE}", NODE))
         assert sent_back == self.model.sweep()
 
-    @rule(stage=st.sampled_from(STAGES))
     def stream_is_deleted(self, stage: str) -> None:
         self.do(ask(self.client, "DEL", self.keys.key("s", stage)))
         assert self.do(self.scripts.reconcile(RUN, most=1000)) == ("0", self.model.lose_stream(stage))
 
-    @rule()
     def reconcile_finds_nothing(self) -> None:
         assert self.do(self.scripts.reconcile(RUN, most=1000)) == ("0", 0)
 
-    @precondition(lambda self: self.restarts < MOST_RESTARTS)
-    @rule()
     def server_is_killed(self) -> None:
+        if self.restarts == MOST_RESTARTS:
+            return
         self.restarts += 1
         self.server.restart()
         self.do(self.client.connection_pool.disconnect())
@@ -404,7 +477,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Admission is the server's to time; what it admits are the oldest waiting jobs, within window and quota."""
         admitted = 0
         waiting = self.model.waiting()
-        states = [self.do(self.audit.job(job.id))["st"] for job in waiting]
+        states = [found["st"] for found in self.do(self.audit.jobs([job.id for job in waiting])).values()]
         for job, state in zip(waiting, states, strict=True):
             if state == "waiting":
                 break
@@ -419,8 +492,9 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def redis_and_the_reference_agree(self) -> None:
         self.follow_admission()
+        hashes = self.do(self.audit.jobs(list(self.model.jobs)))
         for job in self.model.jobs.values():
-            found = self.do(self.audit.job(job.id))
+            found = hashes[job.id]
             seen = (found["st"], found["stage"], found["att"], found["failed"], found["lost"], found.get("out", ""), found.get("cx", ""))
             expected = (job.state, job.stage, str(job.attempt), str(job.failed), str(job.lost), job.outcome, job.cancelled)
             assert seen == expected, job.id
@@ -437,27 +511,17 @@ class QueueMachine(RuleBasedStateMachine):
             self.admit()
             for job in [job for job in self.model.jobs.values() if job.state == "running"]:
                 token = next(token for token in self.helds if token.job == job.id and token.attempt == job.attempt)
-                self.settle(token, [], 1.0, False)
+                self.send_ends([token], 1.0, False)
             for job in [job for job in self.model.jobs.values() if job.state == "ready" and job.delivered_to]:
                 delivery = next(one for one in self.claims if one.job == job.id and one.entry == job.entry)
                 self.recover(delivery, self.claims[delivery], False, False)
             self.redis_and_the_reference_agree()
             for stage in STAGES:
-                name = self.current(f"{stage}-last")
-                for claim in self.do(self.worker(name).deliver()):
-                    job = self.model.jobs[claim.job]
-                    job.delivered_to = name[0]
-                    delivery = Delivery(claim.job, job.entry, stage, name)
-                    self.claims[delivery] = claim
+                for delivery in self.deliver(self.current(f"{stage}-last"), 100, lane=False):
                     self.begin(delivery, False)
         assert self.do(self.audit.all_ended(RUN, self.units)) == []
         assert self.do(self.audit.counter(RUN, "inflight")) == 0
         assert self.do(self.audit.reserved_bytes()) == 0
-
-
-def batch_of(token: Token, others: list[Token]) -> list[Token]:
-    """A worker sends what belongs to its stage."""
-    return [token, *(other for other in others if other.stage == token.stage)]
 
 
 def tally(words: list[str]) -> dict[str, int]:
@@ -471,4 +535,4 @@ def test_redis_and_the_reference_agree_after_each_step(server_kind: ServerKind) 
         class OnThisServer(QueueMachine):
             server = private
 
-        run_state_machine_as_test(OnThisServer, settings=settings(max_examples=40, stateful_step_count=40, print_blob=True))
+        run_state_machine_as_test(OnThisServer, settings=settings(max_examples=60, stateful_step_count=50, print_blob=True))

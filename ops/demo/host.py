@@ -17,13 +17,15 @@ from ops.child_processes import ChildEnded, ChildProcesses
 from ops.demo.places import PREFIX, Places, kept_demos, places_of, write_state
 from pipeline.embedded import open_redis
 from pipeline.keys import Keys
-from pipeline.logs import redact_text
+from pipeline.logs import configure_logs, redact_text
 from pipeline.messages import CancelReason, Stage
 from pipeline.process import Shutdown
 from pipeline.redis_client import ask, command_client
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
 from workers.handlers.math.data import SHIPPED
+from workers.sandbox.process import sweep
+from workers.worker import SANDBOXES
 
 STOP_GRACE_S = 4.0
 MODEL = ("--first-token-ms", "40", "--per-token-ms", "4", "--mean-steps", "3", "--tool-rate", "0.25")

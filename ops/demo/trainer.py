@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 
 from ops.demo.places import DemoState
 from ops.look import Look, look
+from pipeline.errors import BrokerUnreachable
 from pipeline.inference_pool import InferencePool, Server
 from pipeline.messages import Grade, Prompt, Trajectory
 from pipeline.redis_client import command_client
@@ -68,7 +70,8 @@ async def take_a_step(
             async def looking() -> None:
                 while True:
                     failed()
-                    show(await look(client, settings))
+                    with contextlib.suppress(BrokerUnreachable):  # an outage: the step waits it out, and so does who watches
+                        show(await look(client, settings))
                     await asyncio.sleep(LOOK_EVERY_S)
 
             watch = asyncio.create_task(looking(), name="looking")

@@ -18,16 +18,16 @@ from tests.e2e.conftest import ROOT, Command
 from tests.e2e.test_demo import processes_of
 from workers.sandbox.process.folder import SANDBOX_ID
 
-StartDemo = Callable[[], subprocess.Popen[str]]
+StartDemo = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
 def start_demo(environment: dict[str, str]) -> Iterator[StartDemo]:
-    """Starts demos that are too large to finish."""
+    """Starts demos; as it stands one that is too large to finish."""
     with ExitStack() as stack:
 
-        def start() -> subprocess.Popen[str]:
-            arguments = [sys.executable, "-m", "ops.demo", "--groups", "50"]
+        def start(groups: int = 50) -> subprocess.Popen[str]:
+            arguments = [sys.executable, "-m", "ops.demo", "--groups", str(groups)]
             demo = subprocess.Popen(
                 arguments, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
             )
@@ -85,6 +85,21 @@ def test_a_killed_worker_is_named(start_demo: StartDemo, home: Path) -> None:
     assert not processes_of(home)
     left = [path.name for path in (home / "run").iterdir() if path.is_socket() or SANDBOX_ID.fullmatch(path.name)]
     assert left == []
+
+
+@pytest.mark.timeout(180)
+def test_a_demo_whose_redis_is_killed_goes_on(start_demo: StartDemo, home: Path) -> None:
+    """The keeper starts the server again, workers and trainer wait for it; only who drew the live lines gave up, and the demo with it."""
+    demo = start_demo(groups=2)
+    wait_in_thread(lambda: bool(sandboxes(home)), "a sandbox was made", timeout_s=60)
+    server = process_of(home, "/valkey-server unixsocket:")
+    assert server is not None
+
+    server.kill()
+    said, _ = demo.communicate(timeout=120)
+
+    assert demo.returncode == 0, said
+    assert "2 informative (target 2)" in said
 
 
 @pytest.mark.timeout(120)

@@ -39,10 +39,11 @@ def start_demo(environment: dict[str, str]) -> Iterator[StartDemo]:
 
 
 def process_of(home: Path, words: str) -> psutil.Process | None:
-    """The process of that user whose command line has these words."""
+    """The process with these words in its command line that knows this user's folders."""
     for process in psutil.process_iter():
         try:
-            if words in " ".join(process.cmdline()) and str(home) in " ".join(process.environ().values()):
+            command = " ".join(process.cmdline())
+            if words in command and str(home) in " ".join([command, *process.environ().values()]):
                 return process
         except psutil.Error:
             continue

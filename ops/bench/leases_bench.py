@@ -123,7 +123,7 @@ async def _begin(pipeline: NoopPipeline) -> list[Held]:
         await reader.open()
         await pipeline.accept(LEASES)
         while len(held) < LEASES:
-            claims, _ = await reader.read(MAX_BATCH, block=True, held=())
+            claims, _ = await reader.read(MAX_BATCH, block=True, held=(), most_streams=1)
             lock_ms = int(pipeline.settings.lease_s * 1000)
             begun = await pipeline.scripts.begin(Stage.INIT, CONSUMER, BOOT, claims, lock_ms=lock_ms, window=LEASES)
             held += [Held(b.claim.stream, b.claim.entry, b.claim.job, b.attempt) for b in begun]

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pipeline.embedded.server_config import FOR_QUEUES
 from pipeline.testing.servers import Persistence, PrivateServer, ServerKind, found_servers
 
 
@@ -38,6 +39,6 @@ def version_of(kind: ServerKind) -> str:
 
 @contextmanager
 def bench_server(kind: ServerKind, persistence: Persistence) -> Iterator[PrivateServer]:
-    """A running server."""
-    with PrivateServer(kind, persistence=persistence) as server:
+    """A running server, set up as `rollstream redis serve` does it."""
+    with PrivateServer(kind, persistence=persistence, extra=FOR_QUEUES) as server:
         yield server

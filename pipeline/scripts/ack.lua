@@ -7,16 +7,17 @@ local run = ARGV[1]
 local r = hash(run_key(run), 'inc', 'st')
 if not r.st then return {'closed', 'unknown'} end
 if r.inc ~= ARGV[2] then return {'stale', r.inc} end
-local removed, tomb = 0, done_key(run, NOW)
+local records, tomb = {}, done_key(run, NOW)
+local read = job_reader('st', 'grp', 'b.init', 'b.run', 'b.eval', 'rid', 'salvaged')
 local function drop_job(job)
-  local h, usable = job_hash(job, 'st', 'b.init', 'b.run', 'b.eval', 'salvaged', 'rid', 'grp')
+  local h, usable = read(job)
   if usable and h.st ~= 'done' then return false end
   unlink(job_key(job))
   for _, stage in ipairs(STAGES) do
     if h['b.' .. stage] then unlink(body_key(job, h['b.' .. stage], stage)) end
   end
   if h.salvaged then unlink(body_key(job, h.salvaged, 'turns')) end
-  if h.rid then removed = removed + call('XDEL', results_key(run), h.rid) end
+  records[#records + 1] = h.rid
   return true, h.grp
 end
 for i = 3, #ARGV, 3 do
@@ -36,7 +37,9 @@ for i = 3, #ARGV, 3 do
       call('SADD', tomb, id)
     end
   end
-  if entry ~= '' then removed = removed + call('XDEL', results_key(run), entry) end
+  if entry ~= '' then records[#records + 1] = entry end
 end
+local removed = 0
+in_pieces(records, function(...) removed = removed + call('XDEL', results_key(run), ...) end)
 if call('TTL', tomb) < 0 then call('EXPIRE', tomb, 172800) end
 return {'ok', removed}

@@ -3,16 +3,16 @@
 -- Idempotent by claim nonce: the same call again, after its reply was lost, answers the same attempt.
 -- ARGV: stage, consumer, boot, lock_ms, window, then per entry: stream (without tag), entry id, job, nonce
 -- Returns per entry one list:
---   {'ok', att, template id, draw, init att, run att, accepted ms, deadline ms, failed, lost, node, policy version, inc}
+--   {'ok', att, template id, draw, init att, run att, failed, node, inc}
 --   {'gone'} a stray copy, removed · {'ended', outcome} settled here (cancelled or expired) · {'usurped'} another process has this name
 --   {'held'} another attempt runs: the entry was delivered twice, and the owner's next renewal takes it back
 local stage, consumer, boot = ARGV[1], ARGV[2], ARGV[3]
 local own = consumer .. '#' .. boot
 local mine = holds_name(consumer, boot, tonumber(ARGV[4]))
 local out, classes = {}, {}
-local read = job_reader('st', 'src', 'eid', 'att', 'run', 'grp', 'inc', 'cls', 't', 'tpl', 'draw', 'pv', 'dl', 'failed', 'lost', 'cx', 'b.init', 'b.run', 'node')
+local read = job_reader('st', 'src', 'eid', 'att', 'run', 'grp', 'inc', 'cls', 'tpl', 'draw', 'failed', 'cx', 'b.init', 'b.run', 'node')
 local function answer(h, att)
-  return {'ok', att, h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.t, h.dl or '0', h.failed, h.lost, h.node or '', h.pv or '', h.inc or '0'}
+  return {'ok', att, h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.failed, h.node or '', h.inc or '0'}
 end
 for i = 6, #ARGV, 4 do
   local short, eid, job, nonce = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]

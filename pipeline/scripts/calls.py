@@ -63,12 +63,8 @@ class Begun:
     draw: int = 0
     init_attempt: int = 0
     run_attempt: int = 0
-    accepted_ms: int = 0
-    deadline_ms: int = 0
     failed: int = 0
-    lost: int = 0
     node: str = ""
-    version: str = ""
     incarnation: int = 0
 
 
@@ -348,6 +344,10 @@ class Scripts:
         failpoint("reconcile")
         return _text(reply[0]), _int(reply[1])
 
+    async def keep_body(self, job: str, attempt: int, kind: str, body: bytes, *, ttl_ms: int) -> bool:
+        """Keeps a body as long as its job, at least `ttl_ms`; False when there was one."""
+        return _int((await self.run_script("keep_body", job, attempt, kind, body, ttl_ms))[0]) == 1
+
     async def reject(self, stream: str, stage: Stage, entry: str, why: str, raw: bytes) -> None:
         """Keeps an entry that is no job as a dead letter and removes it."""
         await self.run_script("reject", stream, stage.value, entry, _plain(why, 500), raw)
@@ -399,7 +399,7 @@ def _begun(claim: Claim, answer: Sequence[bytes]) -> Begun:
     state = _text(answer[0])
     if state != "ok":
         return Begun(claim, cast(Literal["gone", "ended", "usurped", "held"], state))
-    attempt, template, draw, init, run, accepted, deadline, failed, lost, node, version, incarnation = answer[1:]
+    attempt, template, draw, init, run, failed, node, incarnation = answer[1:]
     return Begun(
         claim,
         "ok",
@@ -408,12 +408,8 @@ def _begun(claim: Claim, answer: Sequence[bytes]) -> Begun:
         _int(draw),
         _int(init),
         _int(run),
-        _int(accepted),
-        _int(deadline),
         _int(failed),
-        _int(lost),
         _text(node),
-        _text(version),
         _int(incarnation),
     )
 

@@ -175,13 +175,18 @@ local function close_group(grp, run, prompt)
 end
 
 -- One line a member, the first one stands; the last one closes the group. A group that is gone, or is something else by now, takes no lines.
+local groups = {}
 local function add_member(grp, run, n, line)
   local key = group_key(grp)
-  local g = hash_or_nothing(key, 'want', 'st', 'prompt')
+  local g = groups[grp] or hash_or_nothing(key, 'want', 'st', 'prompt')
+  groups[grp] = g
   if not g.st or call('HSETNX', key .. ':m', n, line) == 0 then return end
   local have = call('HLEN', key .. ':m')
   if have == 1 then call('PEXPIRE', key .. ':m', math.max(1, call('PTTL', key))) end
-  if g.st == 'open' and have >= tonumber(g.want) then close_group(grp, run, g.prompt) end
+  if g.st == 'open' and have >= tonumber(g.want) then
+    close_group(grp, run, g.prompt)
+    g.st = 'closed'
+  end
 end
 
 -- How a cancelled job ends: the deadline has an outcome of its own.
@@ -347,8 +352,8 @@ local function accept_unit(c, unit, members, prompt_body, prompt_id, draw, versi
     local job = members == 0 and unit or (unit .. '.' .. m)
     local key = job_key(job)
     -- a hash this small is a list that is searched from its head: what scripts ask for most stands there
-    call('HSET', key, 'st', 'waiting', 'stage', 'init', 'att', 0, 'run', c.run, 'grp', members == 0 and '' or unit, 'n', m, 'task', c.task,
-      'inc', c.inc, 'cls', c.cls, 't', NOW, 'tpl', c.tpl, 'draw', draw, 'pv', version, 'dl', NOW + c.wall_ms, 'failed', 0, 'lost', 0,
+    call('HSET', key, 'st', 'waiting', 'att', 0, 'eid', '', 'src', '', 'stage', 'init', 'run', c.run, 'grp', members == 0 and '' or unit, 'n', m,
+      'task', c.task, 'inc', c.inc, 'cls', c.cls, 't', NOW, 'tpl', c.tpl, 'draw', draw, 'pv', version, 'dl', NOW + c.wall_ms, 'failed', 0, 'lost', 0,
       'res', c.res, 'mf', c.mf, 'ml', c.ml, 'recovery', c.recovery, 'v', '1')
     call('PEXPIRE', key, keep_ms)
     queued[#queued + 1] = base + last - n + 1 + m

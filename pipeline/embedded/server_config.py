@@ -25,8 +25,8 @@ MAX_BULK_BYTES = 512 << 20
 stay below it."""
 
 FOR_QUEUES: tuple[Directive, ...] = (("stream-node-max-bytes", "1024"),)
-"""What makes any server cheaper for queues. An entry is deleted when its job moves on, and to find it the server walks its node of the stream
-from the head. Nodes a quarter of the usual size take a twelfth off what a job costs."""
+"""What makes any server cheaper for queues. An entry is deleted when its job moves on, and to find it the server walks its node of the
+stream from the head. Nodes a quarter of the usual size take a twelfth off what a job costs."""
 
 _OURS = frozenset(
     {"port", "bind", "tls-port", "unixsocket", "unixsocketperm", "dir", "daemonize", "pidfile", "logfile", "include"}

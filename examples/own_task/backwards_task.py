@@ -1,0 +1,65 @@
+"""The task `backwards`: spell a word backwards. A whole task handler, small enough to copy.
+
+`prompt.data` has `word`. INIT makes a sandbox and writes the word into a file there, RUN is the agent loop with the tool `python`, EVAL
+compares texts. The reward is 1 for the right spelling; the component `letters` is the share of letters in their place, for trainers that
+filter on it (`informative_on="letters"`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.errors import InvalidRequest
+from pipeline.messages import ChatMessage, Grade, JobSpec
+from workers.handlers import EvalContext, StageContext
+from workers.handlers.agent_handler import AgentHandler
+from workers.sandbox.base import Sandbox
+from workers.sandbox.spec import Isolation, SandboxSpec
+from workers.tools.base import Tool
+from workers.tools.python_tool import PythonTool
+
+SYSTEM = "You spell words backwards. You may use the tool `python`; the word is in word.txt too. End with the answer in \\boxed{}."
+
+
+class BackwardsHandler(AgentHandler):
+    """One object serves many jobs at once, so it keeps nothing of a job."""
+
+    name = "backwards"
+
+    def sandbox_spec(self, spec: JobSpec) -> SandboxSpec:
+        # the job says in `capability` what must stand between the sandbox and its node; a node that cannot give that never gets the job
+        return SandboxSpec(isolation=Isolation(spec.template.capability))
+
+    async def prepare(self, context: StageContext, sandbox: Sandbox) -> None:
+        await sandbox.write_file("word.txt", word_of(context.spec).encode())
+
+    def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:
+        question = f"Spell the word {word_of(spec)!r} backwards."
+        return (ChatMessage(role="system", content=SYSTEM), ChatMessage(role="user", content=question))
+
+    def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
+        return () if sandbox is None else (PythonTool(sandbox.kernel()),)
+
+    async def evaluate(self, context: EvalContext) -> Grade:
+        wanted, found = word_of(context.spec)[::-1], boxed(context.trajectory.answer)
+        in_place = sum(a == b for a, b in zip(wanted, found, strict=False))
+        return Grade(
+            reward=float(found == wanted),
+            components={"letters": in_place / max(len(wanted), len(found))},
+            details={"extracted": found},
+            grader="backwards/1",
+        )
+
+
+def word_of(spec: JobSpec) -> str:
+    """The word of a job. What can never succeed is an `InvalidRequest`: the job ends at once as a dead letter that says why."""
+    word = spec.prompt.data.get("word")
+    if not isinstance(word, str) or not word.isalpha():
+        raise InvalidRequest(f"expected a word of letters, got {word!r}", field="prompt.word")
+    return word
+
+
+def boxed(answer: str) -> str:
+    """What stands in the last box of an answer; empty without one."""
+    _, found, rest = answer.rpartition("\\boxed{")
+    return rest.partition("}")[0].strip() if found else ""

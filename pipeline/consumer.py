@@ -358,6 +358,8 @@ class Consumer:
         except asyncio.CancelledError:
             # interrupted by a verdict on this job, or by the end of the grace period: both end here, with the job's end as the answer
             task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                return GivenUp("failed", "CancelledError: the work waited for something that it had cancelled itself")
             if task is not None:
                 task.uncancel()
             return control.interrupted()

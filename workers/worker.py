@@ -20,7 +20,7 @@ from pipeline.folders import Folders, make_private_folder
 from pipeline.inference_pool import InferencePool
 from pipeline.keys import Keys
 from pipeline.messages import Stage
-from pipeline.process import Member, Shutdown, serve_stage
+from pipeline.process import Member, Shutdown, first_cause, serve_stage
 from pipeline.redis_client import command_client
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
@@ -104,13 +104,16 @@ async def serve(
             work = InitWork if worker.stage is Stage.INIT else EvalWork
             return work(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)
 
-        async with asyncio.TaskGroup() as tasks:
-            swept = asyncio.Event()
-            if sandboxes is not None:
-                tasks.create_task(SandboxSweep(client, queue, scratch / SANDBOXES).run(swept), name="sandbox-sweep")
-            try:
-                kept = await serve_stage(queue, member, client, shutdown, work_of)
-            finally:
-                swept.set()
+        swept = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                if sandboxes is not None:
+                    tasks.create_task(SandboxSweep(client, queue, scratch / SANDBOXES).run(swept), name="sandbox-sweep")
+                try:
+                    kept = await serve_stage(queue, member, client, shutdown, work_of)
+                finally:
+                    swept.set()
+        except BaseExceptionGroup as group:
+            raise first_cause(group) from group
     log.info("worker_stopped", usurped=not kept)
     return EXIT_OK if kept else EXIT_USURPED

@@ -27,6 +27,10 @@ from workers.sandbox.errors import SandboxError, SandboxGone
 from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
 
 
+class NoSandboxes(LookupError):
+    """This process has no sandboxes, and the task needs one: not the job's fault, another worker has some."""
+
+
 class EnvironmentGone(SandboxError):
     """What INIT made is not there when RUN wants it: its node was restarted or cleaned. Made again; nobody's fault."""
 
@@ -68,6 +72,8 @@ class StageContext:
     """Promises the next sign of life within so many seconds."""
     retries: int
     """Attempts of this job that failed before."""
+    last_failure: str = ""
+    """For the hook of a failure: `<boundary>: <kind>` of what an earlier attempt failed of; empty when it is the first."""
     sandboxes: SandboxProvider | None
     """The sandboxes of this node; None in a process that has none."""
 
@@ -75,10 +81,10 @@ class StageContext:
         """The sandboxes of this node.
 
         Raises:
-            LookupError: this process has none.
+            NoSandboxes: this process has none.
         """
         if self.sandboxes is None:
-            raise LookupError(
+            raise NoSandboxes(
                 f"task {self.spec.template.task!r} needs a sandbox and this worker has no sandbox backend: see `rollstream doctor`"
             )
         return self.sandboxes
@@ -161,8 +167,9 @@ class TaskHandler(ABC):
         return failure
 
     def run_failed(self, context: StageContext, failure: Failure) -> Failure | Ended:
-        """Shapes a failure of RUN. Default: a sandbox that breaks under the agent again, after one retry, is the model's doing."""
-        if failure.boundary == "sandbox" and failure.kind == "SandboxGone" and context.retries > 0:
+        """Shapes a failure of RUN. Default: a sandbox that breaks under the agent twice is the model's doing; other failures before do not
+        count, they say nothing of the model."""
+        if failure.kind == "SandboxGone" and context.last_failure == f"{failure.boundary}: {failure.kind}":
             return Ended(outcome=Outcome.MODEL_FAILURE, stop=StopReason.SANDBOX_BROKEN, reason=failure.message, reward=0.0)
         return failure
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
+import redis
+
 from pipeline import codec
 from pipeline.errors import BrokerError, DamagedBody
 from pipeline.keys import Keys
 from pipeline.messages import JobSpec, JobTemplate, Prompt
 from pipeline.redis_client import AsyncClient, ask
-from pipeline.scripts import Begun
+from pipeline.scripts import Begun, Scripts
 
 KEPT_TEMPLATES = 256
 BATCH = 64
@@ -46,9 +48,17 @@ class Bodies:
         """The bodies of a journal, in order; empty when there is none."""
         return [*await ask(self._client, "LRANGE", key, 0, -1)]
 
-    async def keep(self, key: str, body: bytes, *, ttl_ms: int) -> None:
-        """Keeps a body that can be made again from what is there; the first one stays."""
-        await ask(self._client, "SET", key, body, "NX", "PX", ttl_ms)
+    async def keep(self, job: str, attempt: int, kind: str, body: bytes, *, ttl_ms: int) -> None:
+        """Keeps a body that can be made again from what is there, as long as its job; the first one stays."""
+        await Scripts(self._client, self.keys).keep_body(job, attempt, kind, body, ttl_ms=ttl_ms)
+
+    async def last_error(self, job: str) -> str:
+        """Why an earlier attempt of a job was given up; empty when none was, or when Redis does not say."""
+        try:
+            reason = await ask(self._client, "HGET", self.keys.job(job), "err")
+        except (BrokerError, redis.RedisError):
+            return ""
+        return reason.decode("utf-8", "replace") if reason else ""
 
     async def find(self, key: str) -> bytes | None:
         """One body, or None."""
@@ -98,7 +108,8 @@ class Bodies:
     async def _fetch(self, asked: list[tuple[str, asyncio.Future[bytes | None]]]) -> None:
         try:
             found = await ask(self._client, "MGET", *(key for key, _ in asked))
-        except BrokerError as error:
+        except (BrokerError, redis.RedisError) as error:
+            # whatever it is: who asked waits for an answer
             for _, future in asked:
                 if not future.done():
                     future.set_exception(error)

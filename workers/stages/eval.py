@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from pipeline import codec
@@ -11,13 +12,15 @@ from pipeline.attempts import End, JobControl, Settled
 from pipeline.errors import DamagedBody
 from pipeline.messages import Grade, Outcome, Settlement, Stage, StopReason, Trajectory
 from pipeline.scripts import Begun
+from workers.agent.invariants import broken_promises
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.graders.errors import GraderError
 from workers.handlers.base import Environment, EvalContext, StageContext, TaskHandler
 from workers.stages.stage import PROGRESS_MARGIN_S, StageWork
+from workers.stages.ungraded import ungraded
 
 SALVAGED_TTL_MS = 8 * 86_400_000
-"""A salvaged trajectory lives as long as one that RUN handed on with the default settings."""
+"""A salvaged trajectory lives at least as long as one that RUN handed on with the default settings."""
 MODEL_STOPS = frozenset(
     (
         StopReason.TURNS,
@@ -60,12 +63,28 @@ class EvalWork(StageWork):
         deltas = await self.bodies.journal(keys.body(job, begun.run_attempt, "turns"))
         if not deltas:
             raise DamagedBody(f"{key} is not there", b"")
-        recorder = TrajectoryRecorder.replay(codec.decode(TurnDelta, delta) for delta in deltas)
-        trajectory = recorder.trajectory(StopReason.LOST)
+        trajectory = salvaged(deltas)
         answer = next((message.content for message in reversed(trajectory.messages) if message.role == "assistant"), "")
         trajectory = replace(trajectory, answer=answer)
-        await self.bodies.keep(key, codec.encode(trajectory), ttl_ms=SALVAGED_TTL_MS)
+        await self.bodies.keep(job, begun.run_attempt, Stage.RUN.value, codec.encode(trajectory), ttl_ms=SALVAGED_TTL_MS)
         return trajectory
+
+
+def salvaged(deltas: Sequence[bytes]) -> Trajectory:
+    """What a journal adds up to.
+
+    Raises:
+        DamagedBody: it adds up to nothing, or to a trajectory that breaks promise 5 or 6.
+        NewerMessage
+    """
+    try:
+        trajectory = TrajectoryRecorder.replay(codec.decode(TurnDelta, delta) for delta in deltas).trajectory(StopReason.LOST)
+    except (ValueError, LookupError, TypeError) as error:
+        raise DamagedBody(f"the journal does not add up: {error}", b"") from error
+    broken = broken_promises(trajectory)
+    if broken:
+        raise DamagedBody(f"the journal adds up to no valid trajectory: {'; '.join(broken)}", b"")
+    return trajectory
 
 
 def settlement_of(trajectory: Trajectory, grade: Grade) -> Settlement:
@@ -80,17 +99,12 @@ def settlement_of(trajectory: Trajectory, grade: Grade) -> Settlement:
     stop = trajectory.stop
     if grade.details.get("stop") == StopReason.GRADER_BROKEN.value:
         stop = StopReason.GRADER_BROKEN
-    versions = [span.version for segment in trajectory.segments for span in segment.versions]
     outcome = Outcome.MODEL_FAILURE if stop in MODEL_STOPS else Outcome.EXPIRED if stop is StopReason.DEADLINE else Outcome.OK
-    return Settlement(
+    return replace(
+        ungraded(trajectory),
         outcome=outcome,
         reason=stop.value if outcome is not Outcome.OK else "",
         reward=grade.reward,
         components={"score": grade.reward, **grade.components},
         stop=stop.value,
-        sampled_tokens=sum(int(segment.sampled_mask.sum()) for segment in trajectory.segments),
-        total_tokens=sum(len(segment.token_ids) for segment in trajectory.segments),
-        turns=len(trajectory.turns),
-        first_version=versions[0] if versions else "",
-        last_version=versions[-1] if versions else "",
     )

@@ -1,30 +1,32 @@
 """The one place that turns what was raised in a stage into data: a `Failure`, and with it the end of the attempt.
 
-    what was raised                      boundary   again?
-    InvalidRequest, DamagedBody          body       no: the job can never succeed as it stands
-    NewerMessage                         body       handed back uncounted: an upgraded worker takes it
-    SandboxError                         sandbox    as the error says; in RUN from INIT. EnvironmentGone counts as a loss
-    ModelError                           model      as the error says
-    GraderError                          grader     yes
-    BrokerError                          broker     handed back uncounted
-    TimeoutError of a stage's limit      stage      yes
-    anything else                        handler    yes
+    what was raised                          boundary   again?
+    InvalidRequest, DamagedBody, BodyTooLarge  body     no: the job can never succeed as it stands
+    NewerMessage, NoSandboxes                body       handed back uncounted, and this worker rests: another can serve it
+    SandboxError                             sandbox    as the error says; in RUN from INIT. EnvironmentGone counts as a loss
+    ModelError                               model      as the error says
+    GraderError                              grader     yes
+    BrokerUnreachable                        broker     handed back uncounted
+    BrokerMisused, an error of Redis         broker     yes
+    TimeoutError of a stage's limit          stage      yes
+    anything else                            handler    yes
 
 The handler's hook for the stage may turn a failure into an end of the job. `JobCancelled`, `LeaseLost` and `CancelledError` are no
-failures.
+failures. A group of one error is that error.
 """
 
 from __future__ import annotations
 
 import traceback
 
+import redis
 import structlog
 
 from pipeline.attempts import End, GivenUp, Settled
-from pipeline.errors import BrokerError, DamagedBody, InvalidRequest, NewerMessage
-from pipeline.messages import Failure, Settlement, Stage
+from pipeline.errors import BodyTooLarge, BrokerError, BrokerUnreachable, DamagedBody, InvalidRequest, NewerMessage
+from pipeline.messages import Failure, Outcome, Settlement, Stage
 from workers.graders.errors import GraderError
-from workers.handlers.base import Ended, EnvironmentGone, StageContext, TaskHandler, failed_hook
+from workers.handlers.base import Ended, EnvironmentGone, NoSandboxes, StageContext, TaskHandler, failed_hook
 from workers.llm.errors import ModelError
 from workers.sandbox.errors import SandboxError
 
@@ -33,10 +35,21 @@ log = structlog.get_logger(__name__)
 TRACEBACK_LINES = 30
 
 
+class HandlerExited(Exception):
+    """A handler called `sys.exit`: the end of its attempt, not of the worker."""
+
+
+def the_one_error(error: BaseException) -> BaseException:
+    """What a group of tasks failed of, when that is one error."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
 def failure_of(stage: Stage, error: Exception) -> Failure:
     """What an exception means."""
     boundary, retryable = "handler", True
-    if isinstance(error, InvalidRequest | DamagedBody):
+    if isinstance(error, InvalidRequest | DamagedBody | BodyTooLarge):
         boundary, retryable = "body", False
     elif isinstance(error, SandboxError):
         boundary, retryable = "sandbox", error.retryable
@@ -44,7 +57,7 @@ def failure_of(stage: Stage, error: Exception) -> Failure:
         boundary, retryable = "model", error.retryable
     elif isinstance(error, GraderError):
         boundary = "grader"
-    elif isinstance(error, BrokerError):
+    elif isinstance(error, BrokerError | redis.RedisError):
         boundary = "broker"
     elif isinstance(error, TimeoutError):
         boundary = "stage"
@@ -60,25 +73,61 @@ def failure_of(stage: Stage, error: Exception) -> Failure:
     )
 
 
+def described(failure: Failure) -> str:
+    """The reason that is kept with the job."""
+    return f"{failure.boundary}: {failure.kind}: {failure.message}"
+
+
+def kind_of(reason: str) -> str:
+    """`<boundary>: <kind>` of a reason that `described` made; empty for any other."""
+    parts = reason.split(": ", 2)
+    return ": ".join(parts[:2]) if len(parts) == 3 else ""
+
+
 def end_of(stage: Stage, error: Exception, handler: TaskHandler | None, context: StageContext | None) -> End:
     """How an attempt ends that raised `error`."""
-    if isinstance(error, NewerMessage):
-        return GivenUp("back", str(error))
+    if isinstance(error, NewerMessage | NoSandboxes):
+        return GivenUp("back", str(error), is_unfit=True)
     failure = failure_of(stage, error)
     job = context.spec.job if context else ""
     if failure.boundary == "handler":
         log.error("stage_raised", stage=stage.value, job_id=job, kind=failure.kind, error=failure.message, traceback=failure.traceback)
     shaped: Failure | Ended = failure
     if handler is not None and context is not None:
-        shaped = failed_hook(handler, stage)(context, failure)
+        shaped = _shaped(handler, stage, context, failure)
     if isinstance(shaped, Ended):
-        settlement = Settlement(outcome=shaped.outcome, reason=shaped.reason, reward=shaped.reward, stop=shaped.stop.value)
-        return Settled(settlement)
-    why = f"{shaped.boundary}: {shaped.kind}: {shaped.message}"
-    if shaped.boundary == "broker":
+        return _ended(shaped)
+    why = described(shaped)
+    if isinstance(error, BrokerUnreachable):
         return GivenUp("back", why)
     if not shaped.retryable:
         return GivenUp("dead", why)
     if isinstance(error, EnvironmentGone):
         return GivenUp("lost", why, Stage.INIT.value)
     return GivenUp("failed", why, Stage.INIT.value if stage is Stage.RUN and isinstance(error, SandboxError) else "")
+
+
+def _shaped(handler: TaskHandler, stage: Stage, context: StageContext, failure: Failure) -> Failure | Ended:
+    """What the hook makes of a failure. A hook that fails itself, or answers neither, must not hide what it was asked about."""
+    try:
+        answer: object = failed_hook(handler, stage)(context, failure)
+    except Exception:
+        log.exception("hook_raised", stage=stage.value, job_id=context.spec.job)
+        return failure
+    if not isinstance(answer, Failure | Ended):
+        log.error("hook_not_usable", stage=stage.value, job_id=context.spec.job, answer=repr(answer)[:200])
+        return failure
+    return answer
+
+
+def _ended(end: Ended) -> End:
+    """Promise 7 holds for hooks too: only what the policy did has a reward, and that always has one."""
+    reward = end.reward
+    if end.outcome is Outcome.MODEL_FAILURE and reward is None:
+        reward = 0.0
+    if end.outcome is Outcome.OK and reward is None:
+        return GivenUp("failed", f"the hook ended the job as ok without a reward: {end.reason}")
+    if end.outcome not in (Outcome.OK, Outcome.MODEL_FAILURE):
+        reward = None
+    stop = getattr(end.stop, "value", end.stop)
+    return Settled(Settlement(outcome=end.outcome, reason=end.reason, reward=reward, stop=stop))

@@ -12,7 +12,7 @@ from dataclasses import fields
 from pipeline import codec
 from pipeline.attempts import End, HandedOff, JobControl, Settled
 from pipeline.errors import JobCancelled, RollstreamError
-from pipeline.messages import Outcome, Settlement, Stage, StopReason
+from pipeline.messages import Stage, StopReason, Trajectory
 from workers.agent.invariants import broken_promises
 from workers.agent.limits import ActiveTime
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
@@ -22,6 +22,7 @@ from workers.sandbox.base import SandboxProvider
 from workers.stages.bodies import Bodies
 from workers.stages.model_servers import ModelServers
 from workers.stages.stage import PROGRESS_MARGIN_S, Place, StageWork
+from workers.stages.ungraded import ungraded
 
 
 class InvalidTrajectory(RollstreamError):
@@ -73,10 +74,18 @@ class RunWork(StageWork):
         except (asyncio.CancelledError, JobCancelled):
             if control.cancel_reason != StopReason.DEADLINE or not journalled:
                 raise
-            partial = TrajectoryRecorder.replay(journalled).trajectory(StopReason.DEADLINE)
-            settlement = Settlement(outcome=Outcome.EXPIRED, reason="deadline", stop=StopReason.DEADLINE.value, turns=len(partial.turns))
-            return Settled(settlement, codec.encode(partial), Stage.RUN.value)
-        broken = broken_promises(trajectory)
-        if broken:
-            raise InvalidTrajectory(claim.job, broken)
-        return HandedOff(codec.encode(trajectory))
+            partial = valid(claim.job, TrajectoryRecorder.replay(journalled).trajectory(StopReason.DEADLINE))
+            return Settled(ungraded(partial), codec.encode(partial), Stage.RUN.value)
+        return HandedOff(codec.encode(valid(claim.job, trajectory)))
+
+
+def valid(job: str, trajectory: Trajectory) -> Trajectory:
+    """The trajectory, if it may be believed.
+
+    Raises:
+        InvalidTrajectory
+    """
+    broken = broken_promises(trajectory)
+    if broken:
+        raise InvalidTrajectory(job, broken)
+    return trajectory

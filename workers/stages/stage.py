@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.attempts import End, JobControl
 from pipeline.errors import JobCancelled, LeaseLost
@@ -16,7 +16,7 @@ from workers.sandbox.base import SandboxProvider
 from workers.sandbox.errors import StaleAttempt
 from workers.sandbox.spec import SandboxOwner
 from workers.stages.bodies import Bodies
-from workers.stages.failures import end_of
+from workers.stages.failures import HandlerExited, end_of, kind_of, the_one_error
 
 PROGRESS_MARGIN_S = 30.0
 """A stage that overruns its own limit has this long to come back before its lease is let go."""
@@ -54,9 +54,16 @@ class StageWork(ABC):
             return await self.work(control, handler, context)
         except (JobCancelled, LeaseLost, asyncio.CancelledError):
             raise
-        except StaleAttempt as error:
-            raise LeaseLost(control.held.job, control.held.attempt) from error
-        except Exception as error:  # noqa: BLE001  # the one place where whatever a handler raises becomes data
+        except (Exception, SystemExit) as raised:  # the one place where whatever a handler raises becomes data
+            error = the_one_error(raised)
+            if isinstance(error, JobCancelled | LeaseLost):
+                raise error from raised
+            if isinstance(error, StaleAttempt):
+                raise LeaseLost(control.held.job, control.held.attempt) from error
+            if not isinstance(error, Exception):
+                error = HandlerExited(f"the handler raised {error!r}")
+            if context is not None:
+                context = replace(context, last_failure=kind_of(await self.bodies.last_error(control.held.job)))
             return end_of(self.stage, error, handler, context)
 
     def context(self, control: JobControl, spec: JobSpec) -> StageContext:

@@ -261,8 +261,8 @@ local function bury(job, why, was_waiting)
   local g = grp and hash_or_nothing(group_key(grp), 'st', 'want', 'res', 'inc') or {}
   if g.st then
     if g.st ~= 'open' or tonumber(n) >= tonumber(g.want) or call('HEXISTS', group_key(grp) .. ':m', n) == 1 then return false end
-  elseif not call('ZSCORE', open_key(run), job) then
-    return false
+  elseif not call('ZSCORE', open_key(run), job) or call('EXISTS', group_key(job)) == 1 then
+    return false -- nobody's, or a group whose id was taken for a job's
   end
   for _, cls in ipairs(call('SMEMBERS', P .. 'classes')) do
     if redis.pcall('ZREM', queue_key(run, cls), job) == 1 then was_waiting = true end

@@ -257,3 +257,16 @@ async def test_a_run_that_expired_is_forgotten(connect: Connect) -> None:
         await run.scripts.reconcile(name)
 
     assert await ask(other.client, "ZRANGE", run.audit.keys.runs, 0, -1) == [b"other"]
+
+
+async def test_the_id_of_a_group_is_no_job(run: Run) -> None:
+    """Somebody cancels a job and names its group. The group stands among the open units without a hash of a job, as a job does whose hash
+    is lost: it got a terminal record of its own, the run a count too few, and its members were no open unit any more."""
+    group = a_group(members=2)
+    await run.accept(group)
+
+    counts = await run.scripts.cancel("job", [group.id], "user")
+
+    assert counts == {"settled": 0, "running": 0, "done": 0, "unknown": 1}
+    assert await run.audit.results("run1") == []
+    assert await run.states() == {"ready": 2}

@@ -206,10 +206,11 @@ class StepScripts:
         _moved(reply, basis)
         return int(_text(reply[1])), [_text(word) for word in reply[2:]]
 
-    async def drop_closed(self, group: str, why: str) -> None:
-        """Takes a group that cannot be accounted out of the record of closed groups."""
-        await self.run_script("drop_closed", group, why[:500])
+    async def drop_closed(self, group: str, why: str) -> bool:
+        """Takes a group that cannot be accounted out of the record of closed groups; False when it was not there any more."""
+        reply = await self.run_script("drop_closed", group, why[:500])
         failpoint("drop_closed")
+        return reply[0] == 1
 
 
 def _chunks(prompts: Sequence[tuple[str, bytes]]) -> list[list[tuple[str, bytes]]]:

@@ -103,8 +103,9 @@ class Drain:
         groups: list[ClosedGroup] = []
         for group, found in (await self._reader.groups(closed)).items():
             if isinstance(found, UnreadableGroup):
-                log.error("closed_group_unreadable", group=group, why=found.why)
-                await self._scripts.drop_closed(group, found.why)
+                # one that another supervisor accounted, and the trainer acked, since we read the list is gone and no error
+                if await self._scripts.drop_closed(group, found.why):
+                    log.error("closed_group_unreadable", group=group, why=found.why)
             else:
                 groups.append(found)
         return groups

@@ -10,8 +10,10 @@ import structlog
 
 from pipeline.embedded import open_redis
 from pipeline.folders import Folders, make_private_folder
+from pipeline.layout import check_layout
 from pipeline.messages import Stage
-from pipeline.process import Shutdown
+from pipeline.process import Shutdown, StoppedWhileWaiting, until_reached
+from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.loop import Supervisor
 from workers.sandbox.base import SandboxProvider
@@ -38,6 +40,10 @@ async def run_worker(worker: WorkerSettings, config: Path | None) -> int:
     shutdown.on_parent_exit()
     async with AsyncExitStack() as stack:
         queue = join_queue(stack, config)
+        try:
+            worker = await _below_fleet(queue, worker, shutdown)
+        except StoppedWhileWaiting:
+            return 0
         sandboxes: SandboxProvider | None = None
         if worker.sandbox and worker.stage is not Stage.EVAL:
             sandboxes = await stack.enter_async_context(_sandboxes(worker))
@@ -56,9 +62,21 @@ async def run_supervisor(name: str, config: Path | None) -> int:
     return 0
 
 
+async def _below_fleet(queue: QueueSettings, worker: WorkerSettings, shutdown: Shutdown) -> WorkerSettings:
+    """The same worker with a scratch folder of its fleet's own: workers of another Redis on this machine sweep there, not here."""
+    client = command_client(queue)
+    try:
+        fleet = await until_reached(lambda: check_layout(client, queue), shutdown.stop)
+    finally:
+        await client.aclose()
+    scratch = worker.scratch_dir or Folders.from_environment().scratch
+    make_private_folder(scratch)
+    return worker.model_copy(update={"scratch_dir": scratch / fleet})
+
+
 def _sandboxes(worker: WorkerSettings) -> ProcessSandboxes:
     folders = Folders.from_environment()
-    scratch = worker.scratch_dir or folders.scratch
-    make_private_folder(scratch)
+    assert worker.scratch_dir is not None  # `_below_fleet` has set it
+    make_private_folder(worker.scratch_dir)
     make_private_folder(folders.run)
-    return ProcessSandboxes(scratch_dir=scratch / SANDBOXES, run_dir=folders.run, node=worker.node)
+    return ProcessSandboxes(scratch_dir=worker.scratch_dir / SANDBOXES, run_dir=folders.run, node=worker.node)

@@ -28,7 +28,7 @@ from trainer_client import WaitTimeout
 from workers.sandbox.process.identity import is_running, send_signal
 
 START_TIMEOUT_S = 30.0
-STEP_TIMEOUT_S = 55.0
+STEP_TIMEOUT_S = 150.0
 DOWN_TIMEOUT_S = 20.0
 HOST_END_S = 8.0
 """A host that lost a process needs this long to end the others."""
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--groups", type=_at_least(1), default=8, metavar="N", help="informative groups the step asks for (8)")
     parser.add_argument("--n", type=_at_least(2), default=8, metavar="N", help="rollouts a group (8)")
     parser.add_argument("--slots", type=_at_least(1), default=48, metavar="N", help="rollouts at once (48)")
-    parser.add_argument("--timeout", type=_at_least(1), default=int(STEP_TIMEOUT_S), metavar="S", help="seconds the step may take (55)")
+    parser.add_argument("--timeout", type=_at_least(1), default=int(STEP_TIMEOUT_S), metavar="S", help="seconds the step may take (150)")
     parser.add_argument("--keep", action="store_true", help="leave everything up afterwards")
     options = parser.parse_args(arguments)
     configure_logs(as_json=False, level="error")

@@ -46,7 +46,8 @@ def main() -> int:
         places.state_file.unlink(missing_ok=True)
         places.model_socket.unlink(missing_ok=True)
         # sandboxes that wait for RUN have folders outside of scratch too
-        asyncio.run(sweep(places.scratch / SANDBOXES, lambda _: False))
+        for folder in places.scratch.glob(f"*/{SANDBOXES}"):
+            asyncio.run(sweep(folder, lambda _: False))
         shutil.rmtree(places.scratch, ignore_errors=True)
 
 

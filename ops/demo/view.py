@@ -36,7 +36,7 @@ def introduce(console: Console, *, run: str, groups: int, n: int, slots: int) ->
         "[bold]The model is a scripted stand-in: its rewards say nothing of a model.[/bold] "
         "The pipeline, sandboxes, grader and tokens are real."
     )
-    console.print(f"run [bold]{run}[/bold] · at most a minute\n")
+    console.print(f"run [bold]{run}[/bold] · about half a minute on two free cores\n")
 
 
 class LiveView:

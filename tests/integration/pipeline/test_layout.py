@@ -31,3 +31,14 @@ async def test_a_namespace_of_another_layout_is_left_alone(
 
     with pytest.raises(BrokerMisused, match=r"laid out by version .*, this process knows 1"):
         await check_layout(client, settings)
+
+
+@pytest.mark.one_server
+async def test_each_namespace_has_a_word_of_its_own_that_all_its_processes_agree_on(client: AsyncClient, settings: QueueSettings) -> None:
+    """Workers of two fleets on one machine kept their sandboxes in one folder, and swept each other's."""
+    other = settings.model_copy(update={"namespace": settings.namespace[:10] + "other"})
+
+    words = [await check_layout(client, ours) for ours in (settings, settings, other)]
+
+    assert words[0] == words[1] != words[2]
+    await ask(client, "DEL", f"{{{other.namespace}:0}}:meta")

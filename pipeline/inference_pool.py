@@ -78,10 +78,14 @@ class InferencePool:
             server.url: int(await ask(self._client, "ZCARD", self._keys.key("as", run, server.url))) for server in await self.servers(run)
         }
 
-    async def assign(self, run: str, model: str, job: str, attempt: int) -> Assignment | None:
-        """The server this attempt calls; None when no server of that run and model is up."""
+    async def assign(self, run: str, model: str, job: str, attempt: int, *, avoid: Sequence[str] = ()) -> Assignment | None:
+        """The server this attempt calls; None when no server of that run and model is up.
+
+        Args:
+            avoid: servers that just failed. The least loaded one is often the one that everybody has fled from.
+        """
         holder = f"{job}:{attempt}"
-        reply = await self._script("pool_assign", run, model, holder, self._lease_ms)
+        reply = await self._script("pool_assign", run, model, holder, self._lease_ms, *avoid)
         if not reply:
             return None
         return Assignment(run, _text(reply[0]), _text(reply[1]), holder)

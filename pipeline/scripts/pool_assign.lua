@@ -2,16 +2,19 @@
 -- A job gets the server of its run and model that has fewest live assignments; the one it has, when it has one. An assignment is a lease.
 -- The servers of a run that calls them are not forgotten: their list lives for a week from each call, at least.
 -- Load is counted from live leases, so nothing drifts when a process dies. KEYS[1] is the meta key of the pool's own tag.
--- ARGV: run, model ('' = any), holder (job:attempt), lease_ms
+-- ARGV: run, model ('' = any), holder (job:attempt), lease_ms, then servers that are not to be taken
 -- Returns {server, version, live assignments before} or {} when no server of that run and model is up.
 local run, model, holder, lease = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local servers = call('HGETALL', P .. 'servers:' .. run)
+local servers, avoided = call('HGETALL', P .. 'servers:' .. run), {}
+for i = 5, #ARGV do avoided[ARGV[i]] = true end
 local best, best_load, best_version
 for i = 1, #servers, 2 do
   local url = servers[i]
   local state, of_model, version = string.match(servers[i + 1], '^(%a+) (%S*) (.*)$')
-  if state == 'up' and (model == '' or of_model == model) then
-    local key = P .. 'as:' .. run .. ':' .. url
+  local key = P .. 'as:' .. run .. ':' .. url
+  if avoided[url] then
+    call('ZREM', key, holder)
+  elseif state == 'up' and (model == '' or of_model == model) then
     call('ZREMRANGEBYSCORE', key, '-inf', NOW)
     local load = call('ZCARD', key)
     if call('ZSCORE', key, holder) then

@@ -1,0 +1,176 @@
+"""The heap of the inference pool, as many workers share it: least loaded, sticky, leased."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from pipeline.inference_pool import Assignment, InferencePool, Server
+from pipeline.redis_client import AsyncClient, ask
+from pipeline.settings import QueueSettings
+from pipeline.testing import wait_until
+
+LEASE_S = 0.5
+A, B, C = (Server(f"http://{name}:8000", "m", "1.0") for name in "abc")
+
+
+@pytest.fixture
+async def pool(client: AsyncClient, settings: QueueSettings) -> InferencePool:
+    """Three servers of one run."""
+    pool = InferencePool(client, settings.namespace, lease_s=30.0)
+    await pool.attach("run1", [A, B, C], ttl_s=60)
+    return pool
+
+
+@pytest.fixture
+def short(client: AsyncClient, settings: QueueSettings, pool: InferencePool) -> InferencePool:
+    """The same pool as a process with short leases sees it."""
+    return InferencePool(client, settings.namespace, lease_s=LEASE_S)
+
+
+async def assigned(pool: InferencePool, job: str, attempt: int = 1, *, model: str = "") -> Assignment:
+    found = await pool.assign("run1", model, job, attempt)
+    assert found is not None
+    return found
+
+
+async def test_jobs_spread_evenly_however_many_ask_at_once(pool: InferencePool) -> None:
+    found = await asyncio.gather(*(assigned(pool, f"j{number}") for number in range(300)))
+
+    assert Counter(assignment.server for assignment in found) == {A.url: 100, B.url: 100, C.url: 100}
+    assert await pool.load("run1") == {A.url: 100, B.url: 100, C.url: 100}
+
+
+async def test_a_job_keeps_its_server_and_asking_again_changes_nothing(pool: InferencePool) -> None:
+    first = await assigned(pool, "j1")
+    await assigned(pool, "j2")
+
+    assert await assigned(pool, "j1") == first
+    assert sum((await pool.load("run1")).values()) == 2
+
+
+async def test_another_attempt_is_another_holder(pool: InferencePool) -> None:
+    first = await assigned(pool, "j1", 1)
+    second = await assigned(pool, "j1", 2)
+
+    assert first.server != second.server
+    await pool.release(first)
+    assert sum((await pool.load("run1")).values()) == 1
+
+
+async def test_a_new_server_gets_the_next_jobs(pool: InferencePool) -> None:
+    await pool.detach("run1", [B.url, C.url])
+    for number in range(4):
+        await assigned(pool, f"j{number}")
+
+    await pool.attach("run1", [B], ttl_s=60)
+
+    assert [(await assigned(pool, f"k{number}")).server for number in range(4)] == [B.url] * 4
+
+
+async def test_a_released_place_is_taken_next(pool: InferencePool) -> None:
+    held = [await assigned(pool, f"j{number}") for number in range(6)]
+    freed = next(assignment for assignment in held if assignment.server == B.url)
+
+    await pool.release(freed)
+    await pool.release(freed)  # again, as after a lost reply
+
+    assert (await assigned(pool, "next")).server == B.url
+
+
+async def test_the_load_of_a_process_that_died_ends_with_its_leases(pool: InferencePool, short: InferencePool) -> None:
+    """Nothing drifts: a count that a dead process cannot take back would keep a server idle for ever."""
+    for number in range(9):
+        await assigned(short, f"dead{number}")
+    alive = await assigned(pool, "alive")
+
+    async def others_gone() -> bool:
+        await assigned(pool, "alive")  # judges what has run out on the servers it looks at
+        await pool.assign("run1", "", "probe", 1)
+        return sum((await pool.load("run1")).values()) <= 2
+
+    await wait_until(others_gone, "the leases of the dead process have run out")
+    assert await pool.renew([alive]) == [True]
+
+
+async def test_a_renewed_lease_lives_and_one_that_ran_out_is_told_so(pool: InferencePool, short: InferencePool) -> None:
+    kept, forgotten = await assigned(short, "kept"), await assigned(short, "forgotten")
+    for _ in range(4):
+        assert await short.renew([kept]) == [True]
+        await asyncio.sleep(LEASE_S / 3)
+
+    async def ran_out() -> bool:
+        await short.renew([kept])
+        await ask_all(short)
+        return await short.renew([forgotten]) == [False]
+
+    await wait_until(ran_out, "the other ran out")
+    assert await short.renew([kept]) == [True]
+
+
+async def ask_all(pool: InferencePool) -> None:
+    """A question by somebody else, which sweeps what ran out."""
+    found = await pool.assign("run1", "", "somebody", 1)
+    assert found is not None
+    await pool.release(found)
+
+
+async def test_a_drained_server_gets_nobody_and_lets_those_it_has_go(pool: InferencePool) -> None:
+    held = [await assigned(pool, f"j{number}") for number in range(3)]
+    await pool.attach("run1", [Server(A.url, "m", "1.0", "draining")], ttl_s=60)
+
+    assert [await pool.renew([assignment]) for assignment in held] == [[assignment.server != A.url] for assignment in held]
+    assert {(await assigned(pool, f"k{number}")).server for number in range(6)} == {B.url, C.url}
+
+
+async def test_without_a_server_that_is_up_there_is_no_assignment(pool: InferencePool) -> None:
+    await pool.detach("run1", [A.url, B.url])
+    await pool.attach("run1", [Server(C.url, "m", "1.0", "draining")], ttl_s=60)
+
+    assert await pool.assign("run1", "", "j1", 1) is None
+    assert await pool.assign("nobodys", "", "j1", 1) is None
+
+
+async def test_a_server_of_another_run_is_never_given(pool: InferencePool) -> None:
+    other = Server("http://other:8000", "m", "2.0")
+    await pool.attach("run2", [other], ttl_s=60)
+
+    assert {(await assigned(pool, f"j{number}")).server for number in range(9)} == {A.url, B.url, C.url}
+    found = await pool.assign("run2", "", "j0", 1)
+    assert found is not None
+    assert (found.server, found.version) == (other.url, "2.0")
+
+
+async def test_a_model_is_asked_for_by_name(pool: InferencePool) -> None:
+    judge = Server("http://judge:8000", "judge", "")
+    await pool.attach("run1", [judge], ttl_s=60)
+
+    assert (await assigned(pool, "j1", model="judge")).server == judge.url
+    assert {(await assigned(pool, f"j{number}", model="m")).server for number in range(9)} == {A.url, B.url, C.url}
+    assert await pool.assign("run1", "unknown", "j1", 1) is None
+
+
+async def test_servers_that_just_failed_are_avoided(pool: InferencePool) -> None:
+    """All have fled from it, so it is the least loaded one."""
+    for number in range(6):
+        await assigned(pool, f"j{number}")
+    mine = await assigned(pool, "mine")
+    for number in range(6):
+        found = await assigned(pool, f"j{number}")
+        if found.server == mine.server:
+            await pool.release(found)
+
+    again = await pool.assign("run1", "", "mine", 1, avoid=[mine.server])
+
+    assert again is not None
+    assert again.server != mine.server
+    assert (await pool.load("run1"))[mine.server] == 0, "and it is no load there any more"
+    assert await pool.assign("run1", "", "mine", 1, avoid=[A.url, B.url, C.url]) is None
+
+
+async def test_a_line_that_is_none_of_ours_is_no_server(pool: InferencePool, client: AsyncClient, settings: QueueSettings) -> None:
+    await ask(client, "HSET", f"{{{settings.namespace}:pool}}:servers:run1", "http://0:1", "nonsense", "http://0:2", "")
+
+    assert {(await assigned(pool, f"j{number}")).server for number in range(9)} == {A.url, B.url, C.url}

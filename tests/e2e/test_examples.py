@@ -1,0 +1,167 @@
+"""The examples and the README's program run, on a small fleet started by the commands that the documents name."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from ops.child_processes import ChildEnded, ChildProcesses
+from pipeline.testing import wait_in_thread
+from tests.e2e.conftest import ROOT
+from tests.e2e.documents import blocks
+from workers.handlers.registry import ENTRY_POINTS
+
+ARITHMETIC = ROOT / "workers/handlers/math/problems/arithmetic.jsonl"
+WORDS = ROOT / "examples/own_task/words.jsonl"
+MODEL = (
+    "--first-token-ms",
+    "5",
+    "--per-token-ms",
+    "0.5",
+    "--mean-steps",
+    "2",
+    "--tool-rate",
+    "0.2",
+    "--problems",
+    str(ARITHMETIC),
+    str(WORDS),
+)
+Run = Callable[..., str]
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def install(project: Path, site: Path) -> None:
+    """What an installer leaves of a project of modules: the modules, and metadata with its entry points. No index is asked."""
+    described = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    name, version = described["project"]["name"], described["project"]["version"]
+    for module in described["tool"]["setuptools"]["py-modules"]:
+        shutil.copy(project / f"{module}.py", site)
+    metadata = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+    points = described["project"]["entry-points"][ENTRY_POINTS]
+    lines = [f"[{ENTRY_POINTS}]", *(f"{task} = {place}" for task, place in points.items())]
+    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Run]:
+    """A worker a stage, a supervisor, a scripted model and the embedded server, in folders of their own.
+
+    Yields what runs a program beside them: it must end well, and what it printed is returned.
+    """
+    with TemporaryDirectory(prefix="ex-") as folder:
+        home = Path(folder)
+        (home / "site").mkdir()
+        install(ROOT / "examples/own_task", home / "site")
+        folders = {f"ROLLSTREAM_{name.upper()}_DIR": str(home / name) for name in ("run", "data", "scratch", "state")}
+        environment = {**folders, "HOME": str(home), "PYTHONPATH": f"{ROOT}:{home / 'site'}", "ROLLSTREAM_REDIS_URL": ""}
+        with ChildProcesses(home / "logs", environment) as children:
+            children.start("model", "workers.llm.scripted", "--socket", str(home / "llm"), *MODEL, str(ARITHMETIC), str(WORDS))
+            for stage in ("init", "run", "eval"):
+                children.start(stage, "ops.cli", "worker", "run", "--stage", stage, "--node", "n1", "--slots", "8", "--grace-s", "1")
+            children.start("supervisor", "ops.cli", "supervisor", "run")
+
+            def run(*words: str, expect: int = 0) -> str:
+                try:
+                    children.check()
+                except ChildEnded as ended:
+                    pytest.fail(f"{ended}\n{ended.tail}")
+                done = subprocess.run(
+                    [sys.executable, *words],
+                    cwd=ROOT,
+                    env={"PATH": "/usr/bin:/bin", **environment},
+                    capture_output=True,
+                    text=True,
+                    timeout=100,
+                    check=False,
+                )
+                assert done.returncode == expect, done.stdout + done.stderr
+                return done.stdout
+
+            wait_in_thread((home / "llm").exists, "the model listens", timeout_s=30)
+            for name in ("arithmetic", "evals", "words", "mine"):
+                run("-m", "ops.cli", "llm", "add", "--run", name, f"unix:{home / 'llm'}")
+            yield run
+            assert children.stop_all(grace_s=20) == []  # nobody had to be killed
+
+
+def test_a_trainer_takes_steps_goes_on_and_goes_back(fleet: Run, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint.json"
+    command = ("examples/trainer_loop.py", "--run", "arithmetic", "--groups", "1", "--n", "4", "--checkpoint", str(checkpoint), "--steps")
+
+    first = fleet(*command, "2")
+    assert "incarnation 1, next step 1" in first
+    taken = re.findall(r"^step (\d): 1 groups, 4 members, reward 0\.\d+, (\d+) tokens in the loss", first, re.MULTILINE)
+    assert [index for index, _ in taken] == ["1", "2"]
+    older = checkpoint.read_text(encoding="utf-8")
+    assert json.loads(older)["rollout"]["next_step"] == 3
+
+    second = fleet(*command, "1")
+    assert "incarnation 2, next step 3" in second
+    assert "step 3: 1 groups" in second
+
+    checkpoint.write_text(older, encoding="utf-8")
+    back = fleet(*command, "1")
+    assert "incarnation 3, next step 3" in back
+    assert "step 3: 1 groups" in back
+
+    without_a_checkpoint = fleet(*command[:3], "--groups", "1", "--n", "4", "--steps", "1")
+    assert "incarnation 4, next step 4" in without_a_checkpoint
+
+
+def test_single_jobs_end_each_in_its_way(fleet: Run) -> None:
+    said = fleet("examples/single_jobs.py", "--prefix", "a", "--limit", "5", "--cancel", "--show")
+
+    assert "submitted 5 jobs to run evals; again: evals.a-0" in said
+    ended = dict(re.findall(r"^(evals\.a-\d): (\w+)", said, re.MULTILINE))
+    assert sorted(ended) == [f"evals.a-{number}" for number in range(5)]
+    assert ended["evals.a-4"] == "cancelled"
+    assert {ended[f"evals.a-{number}"] for number in range(4)} <= {"ok", "model_failure"}
+    assert len(re.findall(r"^  graded by math/", said, re.MULTILINE)) == 4
+    assert "  user: James is raising money" in said
+
+
+def test_a_task_of_ones_own_runs_on_a_worker_that_has_it_installed(fleet: Run) -> None:
+    said = fleet(
+        "examples/single_jobs.py", "--run", "words", "--task", "backwards", "--problems", str(WORDS), "--limit", "6", "--prefix", "w"
+    )
+
+    ended = re.findall(r"^words\.w-\d: (\w+)(?: \(\w+\))?, reward ([01])", said, re.MULTILINE)
+    assert len(ended) == 6
+    assert "1" in [reward for _, reward in ended]
+    found = re.findall(r"graded by backwards/1: \{'extracted': '(\w*)'", said)
+    assert set(found) & {"nretnal", "ruobrah", "elbbep", "drahcro", "eltsiht", "wodniw"}
+
+
+def test_a_prompt_that_a_task_refuses_ends_with_its_reason(fleet: Run, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"word": "two words"}\n', encoding="utf-8")
+
+    said = fleet("examples/single_jobs.py", "--run", "words", "--task", "backwards", "--problems", str(rows), "--prefix", "bad")
+
+    assert "words.bad-0: infra_failure" in said
+    assert "prompt.word: expected a word of letters, got 'two words'" in said
+    assert "reward none" in said
+
+
+def test_the_program_of_the_readme_runs(fleet: Run, tmp_path: Path) -> None:
+    program = tmp_path / "mine.py"
+    program.write_text(next(block.text for block in blocks(ROOT / "README.md") if block.language == "python"), encoding="utf-8")
+
+    said = fleet(str(program))
+
+    tokens = re.findall(r"^([12]) (e\d+-\d+) ([01])\.0 (\d+) (\d+)$", said, re.MULTILINE)
+    assert {step for step, *_ in tokens} == {"1", "2"}
+    assert len(tokens) == 2 * 2 * 4
+    assert all(0 < int(sampled) < int(total) for *_, total, sampled in tokens)

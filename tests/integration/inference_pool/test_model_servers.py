@@ -19,7 +19,7 @@ from pipeline.redis_client import AsyncClient, command_client
 from pipeline.settings import QueueSettings
 from pipeline.testing import LossyProxy, PrivateServer, wait_until
 from workers.llm.backend import GenRequest
-from workers.stages.model_servers import ModelServers, PooledBackend
+from workers.stages.model_servers import CALL_TRIES, ModelServers, PooledBackend
 
 pytestmark = pytest.mark.one_server
 LEASE_S = 1.0
@@ -129,14 +129,12 @@ async def test_a_job_waits_for_a_server_and_promises_that_it_will(models: Models
         assert min(promised) >= 30, "each promise is longer than any pause between two"
 
 
-async def test_a_server_that_is_listed_and_cannot_be_reached_is_waited_for(
-    models: Models, pool: InferencePool, servers: ModelServers
-) -> None:
+async def test_a_server_that_is_listed_and_cannot_be_reached_is_waited_for(models: Models, pool: InferencePool) -> None:
     """A model takes minutes to load. Its jobs used up their tries within seconds, and were dead letters before it was up."""
     await pool.attach("run1", [Server(models.url("slow"), "", "1.0")], ttl_s=60)
-    async with a_way(servers) as way:
+    async with ModelServers(pool, lease_s=LEASE_S, first_suspicion_s=0.05) as servers, a_way(servers) as way:
         call = asyncio.create_task(way.generate(a_call(), timeout_s=20))
-        await wait_until(lambda: way.rerouted > 4 or call.done(), "it tried more often than a call may fail", timeout_s=30)
+        await wait_until(lambda: way.rerouted > CALL_TRIES or call.done(), "it tried more often than a call may fail", timeout_s=30)
         assert not call.done()
 
         models.start("slow")

@@ -79,3 +79,5 @@ if __name__ == "__main__":
         main(parse(sys.argv[1:]))
     except RollstreamError as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; the jobs go on, and the same --prefix comes back to them")

@@ -113,3 +113,5 @@ if __name__ == "__main__":
         asyncio.run(main(parse(sys.argv[1:])))
     except RollstreamError as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; what was asked for goes on, and is here next time")

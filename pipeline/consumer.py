@@ -230,7 +230,7 @@ class Consumer:
                 continue
             count = 1 if block else min(MAX_BATCH, max(1, free // 4))
             try:
-                claims, raw = await self._reader.read(count, block=block, held=self._entries_held(), most_streams=free)
+                claims, raw = await self._reader.read(count, block=block, held=self._held, most_streams=free)
                 if claims:
                     await self._begin(claims, jobs)
                 for entry in raw:
@@ -265,9 +265,6 @@ class Consumer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, self._rests_until_s - time.monotonic())):
                 await self._stop.wait()
-
-    def _entries_held(self) -> set[str]:
-        return {control.held.entry for control in self._held.values()}
 
     async def _begin(self, claims: Sequence[Claim], jobs: asyncio.TaskGroup) -> None:
         """Begins what there is room for; what was delivered beyond it goes back."""

@@ -1,13 +1,14 @@
 """Reads the bodies that a stage needs, many at a time.
 
-Jobs that begin together ask together: what was asked for in one turn of the event loop goes out as one MGET. Templates are shared by the
-jobs of a feed and kept.
+Jobs that begin together ask together: what was asked for in one turn of the event loop goes out as one MGET, each key once. Templates are
+shared by the jobs of a feed, prompts by the members of a group: both are kept for a while.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import redis
 
@@ -19,6 +20,9 @@ from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Begun, Scripts
 
 KEPT_TEMPLATES = 256
+KEPT_PROMPTS = 512
+MOST_KEPT_PROMPT_BYTES = 65_536
+"""A larger prompt is read again for each member, so that what is kept is bounded."""
 BATCH = 64
 
 
@@ -29,7 +33,8 @@ class Bodies:
         self._client = client
         self.keys = keys
         self._templates: OrderedDict[str, JobTemplate] = OrderedDict()
-        self._asked: list[tuple[str, asyncio.Future[bytes | None]]] = []
+        self._prompts: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._asked: dict[str, list[asyncio.Future[bytes | None]]] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
     async def get(self, key: str) -> bytes:
@@ -64,9 +69,9 @@ class Bodies:
         """One body, or None."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes | None] = loop.create_future()
-        self._asked.append((key, future))
-        if len(self._asked) == 1:
+        if not self._asked:
             loop.call_soon(self._send)
+        self._asked.setdefault(key, []).append(future)
         return await future
 
     async def spec(self, begun: Begun) -> JobSpec:
@@ -80,13 +85,13 @@ class Bodies:
         template = self._templates.get(key)
         prompt_key = self.keys.prompt(claim.group or claim.job)
         if template is None:
-            raw_template, raw_prompt = await asyncio.gather(self.get(key), self.get(prompt_key))
+            raw_template, raw_prompt = await asyncio.gather(self.get(key), self._prompt(prompt_key, begun.incarnation))
             template = codec.decode(JobTemplate, raw_template)
             self._templates[key] = template
             while len(self._templates) > KEPT_TEMPLATES:
                 self._templates.popitem(last=False)
         else:
-            raw_prompt = await self.get(prompt_key)
+            raw_prompt = await self._prompt(prompt_key, begun.incarnation)
         return JobSpec(
             job=claim.job,
             run=claim.run,
@@ -98,22 +103,38 @@ class Bodies:
             prompt=codec.decode(Prompt, raw_prompt),
         )
 
+    async def _prompt(self, key: str, incarnation: int) -> bytes:
+        """Bytes are kept, not what they say: each member gets a prompt of its own, which it may change.
+
+        A run's next incarnation may mean another prompt by the same name once the first is forgotten.
+        """
+        body = self._prompts.get((key, incarnation))
+        if body is None:
+            body = await self.get(key)
+            if len(body) <= MOST_KEPT_PROMPT_BYTES:
+                self._prompts[key, incarnation] = body
+                while len(self._prompts) > KEPT_PROMPTS:
+                    self._prompts.popitem(last=False)
+        return body
+
     def _send(self) -> None:
-        asked, self._asked = self._asked, []
+        asked, self._asked = [*self._asked.items()], {}
         for at in range(0, len(asked), BATCH):
             task = asyncio.get_running_loop().create_task(self._fetch(asked[at : at + BATCH]), name="bodies")
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
-    async def _fetch(self, asked: list[tuple[str, asyncio.Future[bytes | None]]]) -> None:
+    async def _fetch(self, asked: Sequence[tuple[str, Sequence[asyncio.Future[bytes | None]]]]) -> None:
         try:
             found = await ask(self._client, "MGET", *(key for key, _ in asked))
         except (BrokerError, redis.RedisError) as error:
             # whatever it is: who asked waits for an answer
-            for _, future in asked:
-                if not future.done():
-                    future.set_exception(error)
+            for _, futures in asked:
+                for future in futures:
+                    if not future.done():
+                        future.set_exception(error)
             return
-        for (_, future), body in zip(asked, found, strict=True):
-            if not future.done():
-                future.set_result(body)
+        for (_, futures), body in zip(asked, found, strict=True):
+            for future in futures:
+                if not future.done():
+                    future.set_result(body)

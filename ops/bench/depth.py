@@ -9,13 +9,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 
-from ops.bench.noop_pipeline import RUN, Measured, noop_pipeline
+from ops.bench.noop_pipeline import RUN, SLOTS, Measured, noop_pipeline
 from ops.bench.servers import bench_server
 from pipeline.messages import Stage
 from pipeline.redis_client import ask
 from pipeline.testing.servers import ServerKind
 
-SLOTS = 128
 FEW, MANY = 10, 100_000
 JOBS = 3_000
 MEASURES = 3
@@ -41,7 +40,7 @@ async def measure_depth(kind: ServerKind, say: Callable[[str], None]) -> dict[st
 
 async def _at_depth(kind: ServerKind, waiting: int, say: Callable[[str], None]) -> tuple[list[Measured], float]:
     with bench_server(kind, "everysec") as server:
-        async with noop_pipeline(server.url, slots=SLOTS) as pipeline:
+        async with noop_pipeline(server.url) as pipeline:
             # enough for every slot of the three stages, so that both depths meet equally busy workers; the rest waits
             await pipeline.accept(waiting + len(Stage) * SLOTS)
             await pipeline.collect(JOBS // 4, replace=True)

@@ -17,7 +17,7 @@ from pipeline.keys import Keys
 from pipeline.messages import JobTemplate, Prompt
 from pipeline.redis_client import AsyncClient, ask, command_client, reader_client
 from pipeline.scripts import Scripts, Unit
-from pipeline.scripts.calls import new_nonce
+from pipeline.scripts.calls import MAX_BATCH, new_nonce
 from pipeline.settings import QueueSettings
 
 RUN = "bench"
@@ -28,6 +28,8 @@ UNITS_A_CALL = 4
 READ_COUNT = 500
 WARM_JOBS = 256
 START_TIMEOUT_S = 20.0
+SLOTS = 512
+"""Of each stage in a worker process: as many as rollouts that mostly wait for a model need."""
 TEMPLATE = JobTemplate(task="noop", expected_bytes=4096)
 
 
@@ -72,18 +74,21 @@ class NoopPipeline:
             )
 
     async def collect(self, jobs: int, *, replace: bool = False) -> None:
-        """Reads results until so many more jobs have ended, and acknowledges each group with its last member.
+        """Reads results until so many more jobs have ended, and acknowledges the groups that closed, many at a time as a trainer does.
 
         Args:
             replace: put a new job into the queue for each that ended, so that as many are open all the time.
         """
         seen = owed = 0
+        closed: list[str] = []
         while seen < jobs:
             reply = await ask(self._reader, "XREAD", "COUNT", READ_COUNT, "BLOCK", 1000, "STREAMS", self.keys.results(RUN), self._position)
             entries = reply[0][1] if reply else []
-            closed = [group for entry, fields in entries if (group := self._count(entry, fields))]
-            await self.scripts.ack(RUN, self._incarnation, [("", "group", group) for group in closed])
+            closed += [group for entry, fields in entries if (group := self._count(entry, fields))]
             seen += len(entries)
+            if len(closed) >= MAX_BATCH or seen >= jobs:
+                await self.scripts.ack(RUN, self._incarnation, [("", "group", group) for group in closed])
+                closed.clear()
             owed += len(entries) if replace else 0
             await self.accept(owed)
             owed %= MEMBERS
@@ -152,7 +157,7 @@ async def open_run(settings: QueueSettings) -> AsyncIterator[NoopPipeline]:
 
 
 @asynccontextmanager
-async def noop_pipeline(url: str, *, processes: int = 1, slots: int = 128) -> AsyncIterator[NoopPipeline]:
+async def noop_pipeline(url: str, *, processes: int = 1, slots: int = SLOTS) -> AsyncIterator[NoopPipeline]:
     """A run connected, its workers up and warm.
 
     Args:

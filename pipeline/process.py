@@ -1,20 +1,26 @@
 """A process as a member of the queue: it takes its name on every shard, serves one stage there, and leaves in two steps.
 
-    take the name (a dead predecessor's lapses within a lease) -> consumer loop and janitor on each shard -> drain -> give the name up
+    take the name -> consumer loop and janitor on each shard -> drain -> give the name up
 
-The slots of a process are shared by its shards.
+A predecessor that died on this machine gives its name up at once, any other within a lease. The slots of a process are shared by its
+shards.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
+import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -26,6 +32,7 @@ from pipeline.janitor import Janitor
 from pipeline.keys import Keys
 from pipeline.layout import check_layout
 from pipeline.messages import Stage
+from pipeline.name_lock import NameLock
 from pipeline.redis_client import AsyncClient, reader_client
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
@@ -35,6 +42,9 @@ log = structlog.get_logger(__name__)
 
 PARENT_FD = "ROLLSTREAM_PARENT_FD"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+ORPHAN_PATIENCE_S = 30.0
+"""Longer than a clean leave takes when Redis is frozen."""
+EXIT_ORPHAN = 4
 Reply = TypeVar("Reply")
 
 
@@ -52,6 +62,8 @@ class Member:
     boot: str = field(default_factory=lambda: secrets.token_hex(8))
     grace_s: float = 30.0
     capabilities: tuple[str, ...] = ("none",)
+    lock_folder: Path | None = None
+    """Where processes of this machine lock their names, so that a successor need not wait; None = nowhere."""
 
     @property
     def consumer(self) -> str:
@@ -80,10 +92,12 @@ class Shutdown:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal)
 
-    def on_parent_exit(self) -> None:
+    def on_parent_exit(self, *, patience_s: float = ORPHAN_PATIENCE_S) -> None:
         """Leaves at once when the process that started this one is gone, however it went.
 
-        The parent passes the reading end of a pipe that only it can write to, as `ROLLSTREAM_PARENT_FD`: end of file is its end.
+        The parent passes the reading end of a pipe that only it can write to, as `ROLLSTREAM_PARENT_FD`: end of file is its end. A thread
+        waits for it, so that work which blocks the event loop, or does not let itself be interrupted, cannot keep an orphan alive: after
+        `patience_s` the process ends without having left.
         """
         word = os.environ.get(PARENT_FD, "")
         if not word:
@@ -92,13 +106,20 @@ class Shutdown:
         os.set_inheritable(fd, False)
 
         def on_end() -> None:
-            loop.remove_reader(fd)
             self.stop.set()
             self.hurry.set()
             # last: the parent may have been the reader of what is written here
             log.warning("parent_gone", what="the process that started this one has ended; leaving")
 
-        loop.add_reader(fd, on_end)
+        def watch() -> None:
+            while os.read(fd, 1):
+                continue
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it is leaving already
+                loop.call_soon_threadsafe(on_end)
+            time.sleep(patience_s)
+            os._exit(EXIT_ORPHAN)
+
+        threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def software_version() -> str:
@@ -125,9 +146,12 @@ async def serve_stage(
     try:
         await until_reached(lambda: check_layout(client, queue), shutdown.stop)
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+            lock: NameLock | None = None
+            if member.lock_folder is not None:
+                lock = stack.enter_context(NameLock(member.lock_folder, f"{queue.namespace}.{member.consumer}", member.boot))
             shards = [
                 tasks.create_task(
-                    _serve_shard(queue, member, Keys.of_shard(queue.namespace, shard), client, slots, shutdown, work_of, stack),
+                    _serve_shard(queue, member, Keys.of_shard(queue.namespace, shard), client, slots, shutdown, work_of, stack, lock),
                     name=f"{member.consumer}-shard-{shard}",
                 )
                 for shard in range(queue.shards)
@@ -149,11 +173,12 @@ async def _serve_shard(
     shutdown: Shutdown,
     work_of: Callable[[Keys, Scripts], Work],
     stack: AsyncExitStack,
+    lock: NameLock | None,
 ) -> bool:
     scripts = Scripts(client, keys)
     lock_ms = int(queue.lease_s * 1000)
     try:
-        await _take_name(scripts, member, lock_ms, shutdown.stop)
+        await _take_name(scripts, member, lock_ms, lock, shutdown.stop)
         if member.stage is Stage.RUN:
             # before the lane exists: a lane without a beat is swept
             await until_reached(lambda: scripts.beat_node(member.node, member.epoch, live_ms=lock_ms, reads_lane=True), shutdown.stop)
@@ -231,31 +256,39 @@ async def until_reached(call: Callable[[], Awaitable[Reply]], stop: asyncio.Even
             pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
 
 
-async def _take_name(scripts: Scripts, member: Member, lock_ms: int, stop: asyncio.Event) -> None:
-    """Takes the stable name, waiting while a dead predecessor's lock lapses.
+async def _take_name(scripts: Scripts, member: Member, lock_ms: int, lock: NameLock | None, stop: asyncio.Event) -> None:
+    """Takes the stable name: at once from a predecessor that is known to be dead, else when its lock in Redis lapses.
 
     Raises:
         StoppedWhileWaiting: `stop` was set.
     """
     while True:
-        taken = await until_reached(
-            lambda: scripts.take_name(
-                member.consumer,
-                member.boot,
-                lock_ms=lock_ms,
-                node=member.node,
-                stage=member.stage.value,
-                slots=member.slots,
-                pid=os.getpid(),
-                version=software_version(),
-            ),
-            stop,
+        take = partial(
+            scripts.take_name,
+            member.consumer,
+            member.boot,
+            lock_ms=lock_ms,
+            node=member.node,
+            stage=member.stage.value,
+            slots=member.slots,
+            pid=os.getpid(),
+            version=software_version(),
+            dead="" if lock is None else _dead_boot(lock),
         )
+        taken = await until_reached(take, stop)
         if taken is None:
             return
         boot, lapses_s = taken
         log.warning("name_is_taken", consumer=member.consumer, by_boot=boot, lapses_s=round(lapses_s, 1), what="waiting for it to lapse")
         await _pause(max(0.05, lapses_s + 0.05), stop)
+
+
+def _dead_boot(lock: NameLock) -> str:
+    try:
+        return lock.dead_boot()
+    except OSError as error:
+        log.warning("name_lock_unusable", error=str(error), what="the name of a dead predecessor is waited for")
+        return ""
 
 
 async def _pause(seconds: float, stop: asyncio.Event) -> None:

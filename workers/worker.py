@@ -39,8 +39,8 @@ from workers.stages.stage import Place
 log = structlog.get_logger(__name__)
 
 EXIT_OK, EXIT_USURPED = 0, 3
-SANDBOXES = "sandboxes"
-"""Folder below scratch."""
+SANDBOXES, NAMES = "sandboxes", "names"
+"""Folders below scratch."""
 
 
 def node_epoch(scratch: Path) -> str:
@@ -83,6 +83,7 @@ async def serve(
         epoch=node_epoch(scratch),
         grace_s=worker.grace_s,
         capabilities=worker.capabilities,
+        lock_folder=scratch / NAMES,
     )
     place = Place(node=member.node, epoch=member.epoch, boot=member.boot)
     structlog.contextvars.bind_contextvars(worker=member.consumer)

@@ -297,10 +297,14 @@ class Scripts:
                 return
 
     async def take_name(
-        self, consumer: str, boot: str, *, lock_ms: int, node: str, stage: str, slots: int, pid: int, version: str
+        self, consumer: str, boot: str, *, lock_ms: int, node: str, stage: str, slots: int, pid: int, version: str, dead: str = ""
     ) -> tuple[str, float] | None:
-        """Takes a worker's stable name; None when it is ours, else (boot that holds it, seconds until it lapses)."""
-        reply = await self.run_script("take_name", consumer, boot, lock_ms, node, stage, slots, pid, version)
+        """Takes a worker's stable name; None when it is ours, else (boot that holds it, seconds until it lapses).
+
+        Args:
+            dead: a boot that is known to be dead; the name is taken from it.
+        """
+        reply = await self.run_script("take_name", consumer, boot, lock_ms, node, stage, slots, pid, version, dead)
         failpoint("take_name")
         return None if reply[0] == b"ok" else (_text(reply[1]), _int(reply[2]) / 1000)
 

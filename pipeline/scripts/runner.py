@@ -17,6 +17,7 @@ from typing import Any, cast
 import redis
 
 from pipeline.errors import BrokerError, BrokerUnreachable
+from pipeline.failpoints import failpoint
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, SyncClient, broker_error, execute
 
@@ -77,7 +78,9 @@ class ScriptRunner:
         pause = FIRST_PAUSE_S
         while True:
             try:
-                return await self._once(name, args)
+                reply = await self._once(name, args)
+                failpoint(name)
+                return reply
             except (redis.RedisError, OSError) as error:
                 ours = _ours(error)
                 tries -= 1
@@ -109,11 +112,13 @@ class ThreadScriptRunner:
         """
         try:
             try:
-                return cast(list[object], cast(Any, self.client).execute_command("EVALSHA", sha(name), 1, self.keys.meta, *args))
+                reply = cast(Any, self.client).execute_command("EVALSHA", sha(name), 1, self.keys.meta, *args)
             except redis.exceptions.NoScriptError:
-                return cast(list[object], cast(Any, self.client).execute_command("EVAL", source(name), 1, self.keys.meta, *args))
+                reply = cast(Any, self.client).execute_command("EVAL", source(name), 1, self.keys.meta, *args)
         except (redis.RedisError, OSError) as error:
             raise _ours(error) from error
+        failpoint(name)
+        return cast(list[object], reply)
 
 
 def _ours(error: redis.RedisError | OSError) -> BrokerError | redis.RedisError | OSError:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import lru_cache
 
+from pipeline.failpoints import failpoint
 from pipeline.messages import ChatMessage, JobSpec, Trajectory
 from workers.agent import AgentSettings, ChatMLRenderer, Renderer, RetryPolicy, TrajectoryRecorder, run_agent
 from workers.handlers.base import RunContext, TaskHandler
@@ -55,6 +56,7 @@ class AgentHandler(TaskHandler):
                 active=context.active,
                 settings=self.settings,
             )
+        failpoint("sandbox_stop")
         return recorder.trajectory(end.stop, answer=end.answer)
 
 

@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from pipeline.failpoints import failpoint
 from pipeline.messages import Failure, Grade, JobSpec, Json, Outcome, Stage, StopReason, Trajectory
 from workers.agent.limits import ActiveTime
 from workers.agent.trajectory import TurnDelta
@@ -85,7 +86,7 @@ class StageContext:
         """
         if self.sandboxes is None:
             raise NoSandboxes(
-                f"task {self.spec.template.task!r} needs a sandbox and this worker has no sandbox backend: see `rollstream doctor`"
+                f"task {self.spec.template.task!r} needs a sandbox and this worker has no sandbox backend"
             )
         return self.sandboxes
 
@@ -109,9 +110,11 @@ class RunContext(StageContext):
             EnvironmentGone: it is not there any more.
         """
         try:
-            return await self.provider().attach(SandboxHandle.from_map(self.environment.sandbox), self.owner)
+            sandbox = await self.provider().attach(SandboxHandle.from_map(self.environment.sandbox), self.owner)
         except SandboxGone as error:
             raise EnvironmentGone(str(error)) from error
+        failpoint("sandbox_attach")
+        return sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +147,12 @@ class TaskHandler(ABC):
         if wanted is None:
             return Environment()
         sandbox = await context.provider().start(wanted, context.owner)
+        failpoint("sandbox_start")
         try:
             await self.prepare(context, sandbox)
-            return Environment(sandbox=(await sandbox.park()).to_map())
+            handle = await sandbox.park()
+            failpoint("sandbox_park")
+            return Environment(sandbox=handle.to_map())
         except BaseException:
             await sandbox.kill()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from pipeline.failpoints import failpoint
 from pipeline.messages import Json
 from workers.sandbox.base import DEFAULT_OUTPUT_BYTES, Kernel
 from workers.sandbox.results import KernelResult
@@ -43,6 +44,7 @@ class PythonTool:
             SandboxError: the sandbox failed, not the code.
         """
         result = await self._kernel.run(str(arguments["code"]), timeout_s=timeout_s, max_output_bytes=self._max_output_bytes)
+        failpoint("sandbox_kernel")
         return ToolResult(
             text=model_text(result, timeout_s),
             is_error=result.status != "ok",

@@ -1,0 +1,57 @@
+"""A whole trainer, as a process that a test kills: it goes on where it was, however it ended.
+
+`python -m tests.faults.trainer_program RUN DIARY`: two steps of one group, a single job that ends, one that is cancelled. Each trained prompt is
+noted in the diary before its step is acked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.logs import configure_logs
+from pipeline.settings import QueueSettings
+from trainer_client import JobRequest, LimitsRequest, SamplingRequest, StepRequest, connect
+
+STEPS = 2
+PROMPTS = 40
+
+
+def note(diary: Path, lines: Sequence[str]) -> None:
+    """Adds lines to the diary."""
+    with diary.open("a", encoding="ascii") as file:
+        file.writelines(lines)
+
+
+async def main() -> None:
+    run_id, diary = sys.argv[1], Path(sys.argv[2])
+    configure_logs(as_json=True, level="warning")
+    rows = [{"question": f"What is {a} plus {a + 1}?", "answer": str(2 * a + 1)} for a in range(PROMPTS)]
+    options: dict[str, object] = {"tools": False}
+    async with connect(QueueSettings.load(), run=run_id) as run:
+        run.feed(rows, shuffle_seed=3)
+        request = StepRequest(
+            task="math",
+            groups=1,
+            n=4,
+            ahead=0,
+            options=options,
+            sampling=SamplingRequest(max_tokens=300),
+            limits=LimitsRequest(max_turns=2),
+        )
+        left = STEPS + 1 - (run.next_step or 1)
+        if left > 0:
+            async for step in run.steps(request, count=left, timeout_s=60):
+                note(diary, [f"{step.index} {group.prompt_id}\n" for group in step.groups])
+                await step.ack()
+        ended, cancelled = await run.submit(
+            [JobRequest(task="math", id=f"{name}-{run.incarnation}", prompt=rows[0], options=options) for name in ("ends", "goes")]
+        )
+        await cancelled.cancel()
+        await run.ack([await ended.result(timeout_s=60), await cancelled.result(timeout_s=60)])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

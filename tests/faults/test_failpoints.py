@@ -1,7 +1,7 @@
-"""A process killed right after each call of a script or a sandbox, once each: nothing is missing, doubled or left behind (promises 1, 2, 8).
+"""A process killed right after each call of a script or a sandbox, once each: nothing is missing or doubled (promises 1, 2, 8).
 
-The workers' scripts that `ops/chaos` passes are killed there, the supervisor's in `tests/integration/supervisor/test_kills.py`. Here are the
-calls of sandboxes, of the inference pool, of a process's own upkeep, and all calls of a trainer.
+At the workers' scripts that `ops/chaos` passes they are killed there, at the supervisor's in
+`tests/integration/supervisor/test_kills.py`. Here are the calls of sandboxes, of the inference pool, of a process's own upkeep, and all calls of a trainer.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ async def test_a_worker_killed_at_any_call_of_a_sandbox_or_the_pool_loses_nothin
 
 @pytest.mark.timeout(300)
 async def test_a_trainer_killed_at_any_of_its_calls_goes_on_where_it_was(fleet: Fleet) -> None:
-    """Each time a new trainer runs into the next failpoint and dies there; the last one comes to the end. No prompt is trained in two steps."""
+    """Each time a new trainer dies at the next failpoint; the last one comes to the end. No prompt is trained in two steps."""
     fleet.children.start("supervisor", "ops.cli", "supervisor", "run", "--name", "s", "--log-json")
     diary = fleet.folder / "diary"
     died = []

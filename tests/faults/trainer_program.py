@@ -1,7 +1,7 @@
 """A whole trainer, as a process that a test kills: it goes on where it was, however it ended.
 
-`python -m tests.faults.trainer_program RUN DIARY`: two steps of one group, a single job that ends, one that is cancelled. Each trained prompt is
-noted in the diary before its step is acked.
+`python -m tests.faults.trainer_program RUN DIARY`: two steps of one group, a single job that ends, one that is cancelled. Each
+trained prompt is noted in the diary before its step is acked.
 """
 
 from __future__ import annotations

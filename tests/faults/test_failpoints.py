@@ -1,7 +1,7 @@
 """A process killed right after each call of a script or a sandbox, once each: nothing is missing or doubled (promises 1, 2, 8).
 
-At the workers' scripts that `ops/chaos` passes they are killed there, at the supervisor's in
-`tests/integration/supervisor/test_kills.py`. Here are the calls of sandboxes, of the inference pool, of a process's own upkeep, and all calls of a trainer.
+At the workers' scripts that `ops/chaos` passes they are killed there, at the supervisor's in `tests/integration/supervisor/test_kills.py`.
+Here are the calls of sandboxes, of the inference pool, of a process's own upkeep, and all calls of a trainer.
 """
 
 from __future__ import annotations

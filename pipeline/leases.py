@@ -26,13 +26,15 @@ from pipeline.errors import BrokerError
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import thread_client
-from pipeline.scripts.calls import MAX_BATCH, Held
+from pipeline.scripts.calls import Held
 from pipeline.scripts.runner import Arg, ThreadScriptRunner
 from pipeline.settings import QueueSettings
 
 log = structlog.get_logger(__name__)
 
 RENEWALS_A_LEASE = 4
+LEASES_A_CALL = 128
+"""A renewal is a small part of what other scripts do for a job: so many hold the server for about a millisecond."""
 UNREACHABLE_PAUSE_S = 0.5
 
 
@@ -127,8 +129,8 @@ class LeaseKeeper:
                 self._post(self._on_verdict, job, SILENT)
         lock_ms = int(self._settings.lease_s * 1000)
         # an empty renewal keeps the name
-        for at in range(0, max(1, len(jobs)), MAX_BATCH):
-            batch = jobs[at : at + MAX_BATCH]
+        for at in range(0, max(1, len(jobs)), LEASES_A_CALL):
+            batch = jobs[at : at + LEASES_A_CALL]
             args: list[Arg] = [self._stage.value, self._consumer, self._boot, lock_ms]
             for job in batch:
                 held = job.held

@@ -12,24 +12,32 @@ if not holds_name(consumer, boot, tonumber(ARGV[4])) then
 end
 call('PEXPIRE', P .. 'w:' .. consumer, tonumber(ARGV[4]))
 call('HSET', P .. 'w:' .. consumer, 'beat', NOW)
-local out = {1}
+local out, mine = {1}, {}
 local read = job_reader('st', 'eid', 'att', 'run', 'inc', 'cx', 'own')
 for i = 5, #ARGV, 4 do
   local stream, eid, job, att = P .. ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local h = read(job)
   if h.st == 'running' and h.eid == eid and h.att == att and h.own == own then
-    -- FORCE: a group that was made again has forgotten who holds what; an entry that was delivered again to another comes home
-    local claimed = redis.pcall('XCLAIM', stream, stage, consumer, 0, eid, 'IDLE', 0, 'FORCE', 'JUSTID')
-    if (claimed.err or #claimed == 0) and not is_there(stream, eid) then
+    mine[stream] = mine[stream] or {jobs = {}, places = {}}
+    local m = mine[stream]
+    m[#m + 1], m.jobs[eid], m.places[eid] = eid, job, #out + 1
+    out[#out + 1] = h.cx or cancel_of_run(h.run, h.inc) or 1
+  else
+    out[#out + 1] = 0
+  end
+end
+for stream, m in pairs(mine) do
+  -- FORCE: a group that was made again has forgotten who holds what; an entry that was delivered again to another comes home
+  for _, word in ipairs({'IDLE', 0, 'FORCE', 'JUSTID'}) do m[#m + 1] = word end
+  local claimed = redis.pcall('XCLAIM', stream, stage, consumer, 0, unpack(m))
+  for _, eid in ipairs(claimed) do m.jobs[eid] = nil end
+  for eid, job in pairs(m.jobs) do
+    if not is_there(stream, eid) then
       -- the stream was deleted: no lease of this entry can run out any more, so the job goes back here
       local whole = job_hash(job, 'stage', 'run', 'grp', 'n', 'task', 'att', 'cls', 'node')
       pcall(requeue, job, whole, retry_stage(whole), 0)
-      out[#out + 1] = 0
-    else
-      out[#out + 1] = h.cx or cancel_of_run(h.run, h.inc) or 1
+      out[m.places[eid]] = 0
     end
-  else
-    out[#out + 1] = 0
   end
 end
 return out

@@ -88,7 +88,7 @@ class Janitor:
 
     def _tell_lost(self, wake_ups: int) -> None:
         if wake_ups > self._wake_ups_lost:
-            why = f"{self._keys.reward} takes no events (wrong type?): supervisors look each second only; rename or delete it"
+            why = f"{self._keys.reward} takes no events (WRONGTYPE?): supervisors look each second only; rename or delete it"
             log.error("reward_stream_unusable", lost=wake_ups - self._wake_ups_lost, what=why)
         self._wake_ups_lost = wake_ups
 

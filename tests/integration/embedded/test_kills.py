@@ -20,6 +20,7 @@ from pipeline.embedded.places import DataPlaces
 from pipeline.embedded.request import KeeperRequest
 from pipeline.embedded.server_config import ServerOptions
 from pipeline.folders import make_folder
+from pipeline.testing.wait import wait_in_thread
 from tests.integration.embedded.conftest import PATIENCE_S, Place, is_running
 
 Connect = Callable[[EmbeddedServer], redis.Redis]

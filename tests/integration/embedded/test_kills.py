@@ -115,7 +115,7 @@ def test_a_server_killed_in_a_rewrite_of_its_file_leaves_no_writer_and_no_half_f
         client.mset({f"key:{n}": "x" * 100 for n in range(2_000)})
         client.bgrewriteaof()
         (rewriter,) = psutil.Process(server.pid).children()
-        assert list(place.data_dir.glob("temp-rewriteaof-*"))
+        wait_in_thread(lambda: list(place.data_dir.glob("temp-rewriteaof-*")), "the rewrite has begun its file")
 
         kill(server.pid)
         server.wait_for("the server was started again", lambda s: s.starts == 2 and s.state is State.READY)

@@ -127,7 +127,7 @@ async def test_the_successor_of_a_killed_worker_has_its_jobs_at_once(company: Co
     company.kill(first)
     killed_s = time.monotonic()
 
-    company.start(Stage.RUN)
+    second = company.start(Stage.RUN)
     await company.until("begin", 2)
 
     took_s = time.monotonic() - killed_s
@@ -137,13 +137,14 @@ async def test_the_successor_of_a_killed_worker_has_its_jobs_at_once(company: Co
     assert took_s < company.settings.lease_s / 2
     h = await company.audit.job(job)
     assert (h["failed"], h["lost"]) == ("0", "1")
+    company.kill(second)
 
 
 async def test_a_frozen_predecessor_keeps_its_name_while_it_may_be_alive(company: Company) -> None:
     """SIGSTOP is not death: the file is still locked. Its successor waits for the name in Redis to lapse, and the one that wakes up
     finds it taken and leaves."""
     company.settings = company.settings.model_copy(update={"lease_s": 2.0})
-    job = await company.add_job(seconds=4)
+    job = await company.add_job(seconds=2)
     frozen = company.start(Stage.RUN)
     await company.until("begin")
     boot = (await company.audit.hash(company.keys.worker("run-n1-0")))["boot"]

@@ -236,8 +236,7 @@ async def test_work_that_promises_again_and_again_is_left_alone(crew: Crew) -> N
     assert (record["out"], record["att"]) == ("ok", "1")
 
 
-@pytest.mark.parametrize("stage", [Stage.INIT, Stage.RUN])
-async def test_a_stream_that_is_deleted_under_the_workers_heals(make_server: MakeServer, quick: QueueSettings, stage: Stage) -> None:
+async def test_a_stream_that_is_deleted_under_the_workers_heals(make_server: MakeServer, quick: QueueSettings) -> None:
     """`DEL` of a stage's stream takes its group, what waits and what is known of who holds what. The group is made again, by nobody in
     a hurry; what runs goes on; what waited is put back from the jobs' own hashes."""
     server = make_server()
@@ -247,16 +246,16 @@ async def test_a_stream_that_is_deleted_under_the_workers_heals(make_server: Mak
     await crew.connect()
     try:
         work = HeldWork()
-        crew.start_stages(but=[stage])
+        crew.start_stages(but=[Stage.RUN])
         for node in ("n1", "n2"):
-            crew.start(stage, work, node=node, slots=4)
+            crew.start(Stage.RUN, work, node=node, slots=4)
         jobs = await crew.add(40)
         await wait_until(lambda: len(work.running) == 8, "all slots of the stage work")
         reads_before = await reads(crew)
         started_s = time.monotonic()
 
         for _ in range(2):
-            await ask(client, "DEL", crew.keys.stage_stream(stage))
+            await ask(client, "DEL", crew.keys.stage_stream(Stage.RUN))
         await crew.add(4, start=100)
         work.may_end.set()
 

@@ -279,15 +279,19 @@ class Campaign:
         fired = []
         for name in self.plan.failpoints:
             once = folder / f"failpoint-{name}"
-            armed = range(self.plan.workers) if name in JANITOR_FAILPOINTS else (0,)
+            arms = {FAILPOINT: name, FAILPOINT_ONCE: str(once)}
+            armed = range(self.plan.workers) if name in JANITOR_FAILPOINTS else range(1)
             for slot in armed:
                 self._sigkill(workers[slot])
-                workers[slot] = self._start(children, slot, **{FAILPOINT: name, FAILPOINT_ONCE: str(once)})
+                workers[slot] = self._start(children, slot, **arms)
             deadline_s = time.monotonic() + FAILPOINT_TIMEOUT_S
             while not once.exists() and time.monotonic() < deadline_s:
                 await asyncio.sleep(POLL_S)
                 if name == "reject" and self._chance.random() < 0.2:  # something to reject
                     await ask(client, "XADD", runs[0].keys.key("s", "init"), "*", "payload", b"raw")
+                if name == "recover" and self._chance.random() < 0.02:  # something to recover
+                    self._sigkill(workers[1])
+                    workers[1] = self._start(children, 1, **arms)
             if once.exists():
                 fired.append(name)
                 self.verdict.kills += 1

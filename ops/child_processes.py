@@ -85,7 +85,13 @@ class ChildProcesses:
     def start_command(
         self, name: str, command: Sequence[str | Path], *, environment: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> Child:
-        """Starts any program that watches the pipe under a name of its own."""
+        """Starts any program that watches the pipe under a name of its own.
+
+        Raises:
+            ValueError: a child of that name runs; it would be forgotten.
+        """
+        if name in self._children and self._children[name].exit_code is None:
+            raise ValueError(f"a child named {name!r} runs already")
         log = self._logs / f"{name}.log"
         merged = {**os.environ, **self._environment, **(environment or {}), PARENT_FD: str(self._pipe_read), "PYTHONUNBUFFERED": "1"}
         with log.open("ab") as out:

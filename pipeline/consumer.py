@@ -274,18 +274,19 @@ class Consumer:
         self._slots.take(len(mine))
         started = 0
         try:
-            for begun in await self._begin_batch(mine) if mine else ():
-                if begun.state == "ok":
-                    self._start(begun, jobs)
-                    started += 1
-                elif begun.state == "usurped":
-                    self._on_usurped()
-                elif begun.state == "ended":
-                    self.statistics.cancelled += 1
+            for at in range(0, len(mine), MAX_BATCH):
+                for begun in await self._begin_batch(mine[at : at + MAX_BATCH]):
+                    if begun.state == "ok":
+                        self._start(begun, jobs)
+                        started += 1
+                    elif begun.state == "usurped":
+                        self._on_usurped()
+                    elif begun.state == "ended":
+                        self.statistics.cancelled += 1
         finally:
             self._slots.give_back(len(mine) - started)
-        if beyond:
-            await self._put_back([(claim.stream, claim.entry, claim.job, 0.0) for claim in beyond])
+        for at in range(0, len(beyond), MAX_BATCH):
+            await self._put_back([(claim.stream, claim.entry, claim.job, 0.0) for claim in beyond[at : at + MAX_BATCH]])
 
     async def _begin_batch(self, claims: Sequence[Claim]) -> list[Begun]:
         """Retried until Redis answers, since they are delivered to us and to nobody else; given up when told to stop."""

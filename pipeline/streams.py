@@ -179,15 +179,15 @@ def parse_claim(stream: str, entry: bytes, fields: Sequence[bytes] | dict[bytes,
     """The header of one entry, or the entry as it came when it has none."""
     flat = [part for pair in fields.items() for part in pair] if isinstance(fields, dict) else list(fields)
     try:
-        header = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        header = dict(zip(flat[::2], flat[1::2], strict=True))
         return Claim(
             stream,
             entry.decode(),
-            header["job"],
-            header["run"],
-            header.get("grp", ""),
-            int(header.get("n") or 0),
-            header.get("task", ""),
+            header[b"job"].decode(),
+            header[b"run"].decode(),
+            header.get(b"grp", b"").decode(),
+            int(header.get(b"n") or 0),
+            header.get(b"task", b"").decode(),
             new_nonce(),
         )
     except (KeyError, ValueError):

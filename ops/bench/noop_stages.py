@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import uvloop
-
 from pipeline.attempts import End, HandedOff, JobControl, Settled
+from pipeline.event_loop import run_process
 from pipeline.keys import Keys
 from pipeline.messages import Outcome, Settlement, Stage
 from pipeline.process import Member, Shutdown, serve_stage
@@ -71,4 +70,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main())
+    run_process(main())

@@ -400,22 +400,10 @@ def _held(held: Held) -> tuple[Arg, ...]:
 
 
 def _begun(claim: Claim, answer: Sequence[bytes]) -> Begun:
-    state = _text(answer[0])
-    if state != "ok":
-        return Begun(claim, cast(Literal["gone", "ended", "usurped", "held"], state))
-    attempt, template, draw, init, run, failed, node, incarnation = answer[1:]
-    return Begun(
-        claim,
-        "ok",
-        _int(attempt),
-        _text(template),
-        _int(draw),
-        _int(init),
-        _int(run),
-        _int(failed),
-        _text(node),
-        _int(incarnation),
-    )
+    if answer[0] != b"ok":
+        return Begun(claim, cast(Literal["gone", "ended", "usurped", "held"], answer[0].decode()))
+    _, attempt, template, draw, init, run, failed, node, incarnation = answer
+    return Begun(claim, "ok", int(attempt), template.decode(), int(draw), int(init), int(run), int(failed), node.decode(), int(incarnation))
 
 
 def _refused(reply: Sequence[object], run: str, incarnation: int) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import codec
+from pipeline.failpoints import FAILPOINT
 from pipeline.messages import Prompt, Recovery, Stage
 from pipeline.process import EXIT_ORPHAN, PARENT_FD
 from pipeline.redis_client import ask
@@ -163,14 +164,17 @@ async def test_a_frozen_predecessor_keeps_its_name_while_it_may_be_alive(company
 
 
 async def test_the_turns_of_a_killed_worker_are_salvaged_and_graded(company: Company) -> None:
+    """Also when the grader is killed right after it has kept what the journal adds up to."""
     company.settings = company.settings.model_copy(update={"lease_s": 2.0})
     template = a_template(task=TASK, recovery=Recovery.SALVAGE_PARTIAL)
     job = await company.add_job(template=template, turns=1, seconds=600)
     worker = company.start(Stage.RUN)
-    company.start(Stage.EVAL)
+    grader = company.start(Stage.EVAL, **{FAILPOINT: "keep_body"})
     await company.until("journalled")
 
     company.kill(worker)
+    assert await company.has_ended(grader, within_s=20) == -signal.SIGKILL
+    company.start(Stage.EVAL)
 
     (record,) = await company.results(1)
     assert (record["job"], record["out"], record["stop"], record["rew"], record["turns"]) == (job, "ok", "lost", "1.0", "1")

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from pipeline import codec
-from pipeline.failpoints import FAILPOINT
 from pipeline.messages import Prompt, Recovery, Stage
 from pipeline.process import EXIT_ORPHAN, PARENT_FD
 from pipeline.redis_client import ask
@@ -169,7 +168,7 @@ async def test_the_turns_of_a_killed_worker_are_salvaged_and_graded(company: Com
     template = a_template(task=TASK, recovery=Recovery.SALVAGE_PARTIAL)
     job = await company.add_job(template=template, turns=1, seconds=600)
     worker = company.start(Stage.RUN)
-    grader = company.start(Stage.EVAL, **{FAILPOINT: "keep_body"})
+    grader = company.start(Stage.EVAL, ROLLSTREAM_FAILPOINT="keep_body")
     await company.until("journalled")
 
     company.kill(worker)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -28,9 +27,10 @@ def run(
     """Serve one stage until SIGTERM: running jobs finish within the grace period, or are handed back; a second SIGTERM hands back at
     once."""
     from ops.node_process import run_worker
+    from pipeline.event_loop import run_process
     from pipeline.logs import configure_logs
     from workers.settings import WorkerSettings
 
     configure_logs(as_json=log_json, level=log_level)
     settings = WorkerSettings.load(config, stage=stage, slots=slots, node=node, index=index, grace_s=grace_s, scratch_dir=scratch_dir)
-    raise typer.Exit(asyncio.run(run_worker(settings, config)))
+    raise typer.Exit(run_process(run_worker(settings, config)))

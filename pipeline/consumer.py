@@ -262,9 +262,11 @@ class Consumer:
 
     async def _rested(self) -> None:
         """Returns when a rest is over, or when told to stop."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, self._rests_until_s - time.monotonic())):
-                await self._stop.wait()
+        left_s = self._rests_until_s - time.monotonic()
+        if left_s > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._stop.wait()
 
     async def _begin(self, claims: Sequence[Claim], jobs: asyncio.TaskGroup) -> None:
         """Begins what there is room for; what was delivered beyond it goes back."""

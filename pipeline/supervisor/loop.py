@@ -17,11 +17,11 @@ from typing import Any
 import redis
 import structlog
 
-from pipeline.errors import BrokerError, BrokerUnreachable
+from pipeline.errors import BrokerError, BrokerMisused, BrokerUnreachable
 from pipeline.janitor import Janitor
 from pipeline.keys import Keys
 from pipeline.layout import check_layout
-from pipeline.process import StoppedWhileWaiting, until_reached
+from pipeline.process import StoppedWhileWaiting, first_cause, until_reached
 from pipeline.redis_client import AsyncClient, ask, command_client, reader_client
 from pipeline.scripts import Scripts
 from pipeline.scripts.step_calls import StepScripts
@@ -59,7 +59,7 @@ class Supervisor:
         """Supervises until `stop` is set; an unreachable Redis is waited for.
 
         Raises:
-            BrokerMisused: the reward stream is no stream, or the namespace has another layout.
+            BrokerMisused: the reward stream is no stream when it starts, or the namespace has another layout.
         """
         async with AsyncExitStack() as clients:
             commands = await clients.enter_async_context(aclosing(command_client(self._settings)))
@@ -76,11 +76,14 @@ class Supervisor:
                 loops.append(ShardLoop(reader, commands, keys, drain, name=self._name, period_s=self._period_s))
                 # with every worker gone somebody must still promote retries and end what is past its deadline
                 janitors.append(Janitor(commands, Scripts(commands, keys), keys, self._settings, who=f"supervisor-{self._name}"))
-            async with asyncio.TaskGroup() as tasks:
-                for shard, loop in enumerate(loops):
-                    tasks.create_task(loop.run(stop), name=f"supervisor-{shard}")
-                for shard, janitor in enumerate(janitors):
-                    tasks.create_task(janitor.run(stop), name=f"janitor-{shard}")
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for shard, loop in enumerate(loops):
+                        tasks.create_task(loop.run(stop), name=f"supervisor-{shard}")
+                    for shard, janitor in enumerate(janitors):
+                        tasks.create_task(janitor.run(stop), name=f"janitor-{shard}")
+            except BaseExceptionGroup as group:
+                raise first_cause(group) from group
 
 
 class ShardLoop:
@@ -103,14 +106,26 @@ class ShardLoop:
     async def run(self, stop: asyncio.Event) -> None:
         """Supervises one shard until `stop` is set."""
         pause_s = ERROR_PAUSE_S
-        has_group = False
+        has_group = was_there = False
         due_s = self._clock()
         while not stop.is_set():
             try:
-                if not has_group:
-                    await self._make_group()
-                    has_group, due_s = True, self._clock()
-                woken = set() if self._clock() >= due_s else await self._wait(due_s - self._clock())
+                woken: set[str] = set()
+                try:
+                    if not has_group:
+                        await self._make_group()
+                        has_group, was_there, due_s = True, True, self._clock()
+                    woken = set() if self._clock() >= due_s else await self._wait(due_s - self._clock())
+                except BrokerMisused as error:
+                    if not was_there:
+                        raise BrokerMisused(
+                            f"{self._stream} is not a stream: something else wrote that key; rename or delete it"
+                        ) from error
+                    # written over meanwhile: its events are wake-ups only, so go on by the clock
+                    if has_group:
+                        log.error("reward_stream_unusable", stream=self._stream, error=str(error))
+                    has_group = False
+                    await _pause(stop, max(0.0, due_s - self._clock()))
                 every_run = self._clock() >= due_s
                 if every_run:
                     due_s = self._clock() + self._period_s

@@ -14,6 +14,7 @@ from pipeline.errors import BrokerMisused
 from pipeline.messages import Outcome, Settlement, Stage
 from pipeline.redis_client import ask
 from pipeline.settings import QueueSettings
+from pipeline.supervisor.loop import Supervisor
 from pipeline.testing import ManualWorker, a_group, jobs_of, wait_until
 from tests.integration.pipeline.crew import BODY, DONE, Crew, HeldWork, ends, passes
 
@@ -262,3 +263,37 @@ async def test_a_job_whose_hash_holds_nonsense_ends_alone(crew: Crew) -> None:
     outcomes = {record["job"]: record["out"] for record in await crew.results(3)}
     assert [outcomes[job] for job in jobs] == ["ok", "infra_failure", "ok"]
     assert not member.task.done()
+
+
+async def test_a_supervisor_whose_stream_is_written_over_goes_on_by_the_clock(crew: Crew) -> None:
+    """Its events are only wake-ups. It ended, and with it the steps of all runs."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(Supervisor(crew.settings, name="s1", period_s=0.05).run(stop))
+    try:
+
+        async def has_group() -> bool:
+            return bool(await ask(crew.client, "TYPE", crew.keys.reward) == b"stream")
+
+        await wait_until(has_group, "it listens")
+        await ask(crew.client, "SET", crew.keys.reward, "mine", "PX", 60_000)
+        group = a_group(members=1)
+        await crew.accept(group)
+        crew.start(Stage.INIT, ends)
+
+        async def accounted() -> bool:
+            return bool(await crew.audit.results("run1")) and not await ask(crew.client, "EXISTS", crew.keys.closed)
+
+        await wait_until(accounted, "it accounts for what closes")
+        await ask(crew.client, "DEL", crew.keys.reward)
+        await wait_until(has_group, "and listens again")
+        assert not task.done()
+    finally:
+        stop.set()
+        await task
+
+
+async def test_a_supervisor_that_finds_no_stream_there_says_so(crew: Crew) -> None:
+    await ask(crew.client, "SET", crew.keys.reward, "mine", "PX", 60_000)
+
+    with pytest.raises(BrokerMisused, match="s:reward is not a stream: something else wrote that key"):
+        await Supervisor(crew.settings, name="s1").run(asyncio.Event())

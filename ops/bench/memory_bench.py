@@ -26,7 +26,7 @@ def run(say: Callable[[str], None]) -> Report:
 
 async def _run(say: Callable[[str], None]) -> Report:
     kinds = found_servers()
-    left = {f"{kind.name}_bytes_a_job": await _left_over(kind, say) for kind in kinds}
+    left = {f"{kind.name}_bytes_a_job": await left_over(kind, JOBS, say) for kind in kinds}
     return Report(
         name="memory",
         metrics=left,
@@ -35,14 +35,15 @@ async def _run(say: Callable[[str], None]) -> Report:
     )
 
 
-async def _left_over(kind: ServerKind, say: Callable[[str], None]) -> float:
+async def left_over(kind: ServerKind, jobs: int, say: Callable[[str], None]) -> float:
+    """Bytes that each of so many jobs leaves on a server of a kind."""
     with bench_server(kind, "none") as server:
         async with noop_pipeline(server.url) as pipeline:
             before = await _used_bytes(pipeline)
-            for done in range(0, JOBS, CHUNK):
-                await pipeline.measure(CHUNK)
-                say(f"{kind.name}: {done + CHUNK:,} of {JOBS:,} jobs")
-            return (await _used_bytes(pipeline) - before) / JOBS
+            for done in range(0, jobs, CHUNK):
+                await pipeline.measure(min(CHUNK, jobs - done))
+                say(f"{kind.name}: {min(done + CHUNK, jobs):,} of {jobs:,} jobs")
+            return (await _used_bytes(pipeline) - before) / jobs
 
 
 async def _used_bytes(pipeline: NoopPipeline) -> int:

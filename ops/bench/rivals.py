@@ -10,7 +10,7 @@ import fcntl
 import os
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,10 +32,12 @@ class Rivals:
 
     Args:
         folder: where it is or would be; the state folder of this user by default.
+        requirements: what is installed in it, as pip takes it.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, requirements: Sequence[str] = REQUIREMENTS) -> None:
         self.folder = folder or Folders.from_environment().state / "bench-rivals"
+        self._requirements = tuple(requirements)
 
     @property
     def python(self) -> Path:
@@ -49,7 +51,7 @@ class Rivals:
     def is_ready(self) -> bool:
         """Whether all rivals are installed, in these versions, for this Python."""
         try:
-            return self._mark.read_text(encoding="utf-8") == _wanted() and self.python.exists()
+            return self._mark.read_text(encoding="utf-8") == self._wanted() and self.python.exists()
         except OSError:
             return False
 
@@ -79,12 +81,15 @@ class Rivals:
             self._mark.unlink(missing_ok=True)
             venv.create(self.folder, with_pip=False, symlinks=True)
             ensure_pip(self.python)
-            arguments = ["install", "--only-binary", ":all:", *REQUIREMENTS]
+            arguments = ["install", "--only-binary", ":all:", *self._requirements]
             run_pip(self.python, arguments, log=self.folder / "setup.log", cwd=self.folder, keep_open=[held])
             draft = self.folder / ".ready.new"
-            draft.write_text(_wanted(), encoding="utf-8")
+            draft.write_text(self._wanted(), encoding="utf-8")
             draft.replace(self._mark)
         return self.folder
+
+    def _wanted(self) -> str:
+        return "\n".join((sys.version, os.path.realpath(sys.base_prefix), *self._requirements))
 
     @contextmanager
     def _lock(self) -> Iterator[int]:
@@ -100,7 +105,3 @@ class Rivals:
 def make_environment() -> Path:
     """Makes the environment of the rivals in the state folder; returns its folder."""
     return Rivals().make()
-
-
-def _wanted() -> str:
-    return "\n".join((sys.version, os.path.realpath(sys.base_prefix), *REQUIREMENTS))

@@ -6,12 +6,13 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.child_processes import ChildProcesses
+from ops.bench.processes import cpu_s
+from ops.child_processes import Child, ChildProcesses
 from pipeline import codec
 from pipeline.keys import Keys
 from pipeline.messages import JobTemplate, Prompt
@@ -25,6 +26,8 @@ MEMBERS = 8
 QUESTION = "x" * 300
 UNITS_A_CALL = 4
 """Groups a call of the feeder: 32 jobs, as all batches."""
+FEEDERS = 4
+"""Calls of the feeder on their way at a time: a busy server answers one after some others, and the workers must not wait for jobs."""
 READ_COUNT = 500
 WARM_JOBS = 256
 START_TIMEOUT_S = 20.0
@@ -39,14 +42,19 @@ class Measured:
 
     jobs_per_s: float
     redis_cpu_ms_a_job: float
+    cpu_ms_a_job: float
+    """Of the server and the workers; not of who feeds them."""
 
 
 class NoopPipeline:
     """A running no-op pipeline on one server, with its workers up and one run connected."""
 
-    def __init__(self, settings: QueueSettings, client: AsyncClient, reader: AsyncClient, incarnation: int) -> None:
+    def __init__(
+        self, settings: QueueSettings, client: AsyncClient, reader: AsyncClient, incarnation: int, workers: Sequence[Child] = ()
+    ) -> None:
         self.settings = settings
         self.client = client
+        self._workers = workers
         self.keys = Keys.of_shard(settings.namespace, 0)
         self.scripts = Scripts(client, self.keys)
         self._reader = reader
@@ -61,17 +69,17 @@ class NoopPipeline:
         first = self._groups
         self._groups += jobs // MEMBERS
         units = [Unit(f"{RUN}.e0-{i}.0", MEMBERS, f"e0-{i}", 0, "1.0", prompt) for i in range(first, self._groups)]
-        for at in range(0, len(units), UNITS_A_CALL):
-            await self.scripts.accept(
-                RUN,
-                self._incarnation,
-                TEMPLATE,
-                "t",
-                template,
-                units[at : at + UNITS_A_CALL],
-                max_waiting=10**7,
-                window=self.settings.admit_window,
-            )
+        batches = iter([units[at : at + UNITS_A_CALL] for at in range(0, len(units), UNITS_A_CALL)])
+
+        async def feed() -> None:
+            for batch in batches:
+                await self.scripts.accept(
+                    RUN, self._incarnation, TEMPLATE, "t", template, batch, max_waiting=10**7, window=self.settings.admit_window
+                )
+
+        async with asyncio.TaskGroup() as feeders:
+            for number in range(FEEDERS):
+                feeders.create_task(feed(), name=f"feed-{number}")
 
     async def collect(self, jobs: int, *, replace: bool = False) -> None:
         """Reads results until so many more jobs have ended, and acknowledges the groups that closed, many at a time as a trainer does.
@@ -105,7 +113,7 @@ class NoopPipeline:
 
     async def measure(self, jobs: int) -> Measured:
         """Feeds from an empty queue, reads, acknowledges; the clock stops when the last is acknowledged."""
-        async with _Clock(self.client, jobs) as clock:
+        async with Clock(self.client, self._workers, jobs) as clock:
             feeding = asyncio.create_task(self.accept(jobs), name="feed")
             await self.collect(jobs)
             await feeding
@@ -113,29 +121,32 @@ class NoopPipeline:
 
     async def measure_steady(self, jobs: int) -> Measured:
         """As long as so many jobs end, with a new one for each, so that as many wait at the end as at the start."""
-        async with _Clock(self.client, jobs) as clock:
+        async with Clock(self.client, self._workers, jobs) as clock:
             await self.collect(jobs, replace=True)
         return clock.measured
 
 
-class _Clock:
-    """Wall time and the server's CPU of a block that does a number of jobs."""
+class Clock:
+    """Wall time and CPU of a block that does a number of jobs."""
 
     measured: Measured
 
-    def __init__(self, client: AsyncClient, jobs: int) -> None:
+    def __init__(self, client: AsyncClient, workers: Sequence[Child], jobs: int) -> None:
         self._client = client
+        self._workers = workers
         self._jobs = jobs
 
-    async def __aenter__(self) -> _Clock:
-        self._cpu_s = await redis_cpu_s(self._client)
+    async def __aenter__(self) -> Clock:
+        self._redis_s = await redis_cpu_s(self._client)
+        self._workers_s = cpu_s(self._workers)
         self._started_s = time.perf_counter()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         took_s = time.perf_counter() - self._started_s
-        cpu_s = await redis_cpu_s(self._client) - self._cpu_s
-        self.measured = Measured(self._jobs / took_s, cpu_s / self._jobs * 1000)
+        workers_s = cpu_s(self._workers) - self._workers_s
+        redis_s = await redis_cpu_s(self._client) - self._redis_s
+        self.measured = Measured(self._jobs / took_s, redis_s / self._jobs * 1000, (redis_s + workers_s) / self._jobs * 1000)
 
 
 async def redis_cpu_s(client: AsyncClient) -> float:
@@ -145,12 +156,16 @@ async def redis_cpu_s(client: AsyncClient) -> float:
 
 
 @asynccontextmanager
-async def open_run(settings: QueueSettings) -> AsyncIterator[NoopPipeline]:
-    """A run connected, without workers."""
+async def open_run(settings: QueueSettings, workers: Sequence[Child] = ()) -> AsyncIterator[NoopPipeline]:
+    """A run connected.
+
+    Args:
+        workers: the processes that serve it, of which CPU is told.
+    """
     client, reader = command_client(settings), reader_client(settings, block_s=1.0)
     try:
         scripts = Scripts(client, Keys.of_shard(settings.namespace, 0))
-        yield NoopPipeline(settings, client, reader, await scripts.connect_run(RUN, nonce=new_nonce(), ttl_s=3600))
+        yield NoopPipeline(settings, client, reader, await scripts.connect_run(RUN, nonce=new_nonce(), ttl_s=3600), workers)
     finally:
         await reader.aclose()
         await client.aclose()
@@ -165,9 +180,8 @@ async def noop_pipeline(url: str, *, processes: int = 1, slots: int = SLOTS) -> 
         slots: of each stage in a process.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, ChildProcesses(Path(folder), {"ROLLSTREAM_REDIS_URL": url}) as children:
-        for number in range(processes):
-            children.start(f"noop{number}", "ops.bench.noop_stages", f"node{number}", str(slots))
-        async with open_run(QueueSettings(redis_url=url)) as pipeline:
+        workers = [children.start(f"noop{number}", "ops.bench.noop_stages", f"node{number}", str(slots)) for number in range(processes)]
+        async with open_run(QueueSettings(redis_url=url), workers) as pipeline:
             await _workers_up(children, pipeline.client, [pipeline.keys.worker(f"eval-node{number}-0") for number in range(processes)])
             await pipeline.measure(WARM_JOBS)  # scripts loaded, code compiled
             yield pipeline

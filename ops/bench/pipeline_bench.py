@@ -3,7 +3,8 @@
 Ours does all that a real job asks of the queue (`noop_stages`): fences, leases, bodies in keys, a journalled turn, results, fan-in into
 groups, the trainer's acknowledgement. The rivals send three tasks, each the next one, without results. All are fed while they work, on a
 server of the same kind that syncs its log each second, and take turns, so that a busy moment of the machine hits all alike; figures are
-medians.
+medians. On a machine that others use too, rates say who got more of it: there the ratios of CPU a job (server and workers) are what to
+look at.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ RQ_JOBS, RQ_SIMPLE_JOBS = 20, 200
 BOUNDS = {
     "jobs_per_s": (">=", 2_000.0),
     "redis_cpu_ms_a_job": ("<=", 0.25),
+    "always_jobs_per_s": (">=", 1_200.0),  # half of what the first measurement gave: a sync of the disk decides it, and disks differ
     "taskiq_ratio": (">=", 3.0),
     "rq_ratio": (">=", 40.0),
     "depth_cost_ratio": ("<=", 1.15),
@@ -56,6 +58,11 @@ class Contender:
         """Median of the turns."""
         return statistics.median(turn.redis_cpu_ms_a_job for turn in self.turns)
 
+    @property
+    def cpu_ms_a_job(self) -> float:
+        """Median of the turns."""
+        return statistics.median(turn.cpu_ms_a_job for turn in self.turns)
+
 
 def run(say: Callable[[str], None]) -> Report:
     """The whole comparison, and what a deep queue costs; two minutes on a quiet machine."""
@@ -71,6 +78,7 @@ async def _run(say: Callable[[str], None]) -> Report:
         "jobs_per_s": ours.jobs_per_s,
         "worker_processes": 1.0 if ours is contenders["ours_1"] else 2.0,
         "redis_cpu_ms_a_job": ours.redis_cpu_ms_a_job,
+        "cpu_ms_a_job": ours.cpu_ms_a_job,
         "always_jobs_per_s": contenders["ours_always"].jobs_per_s,
         "always_redis_cpu_ms_a_job": contenders["ours_always"].redis_cpu_ms_a_job,
     }
@@ -78,6 +86,7 @@ async def _run(say: Callable[[str], None]) -> Report:
         if name in contenders:
             rival = contenders[name]
             metrics[f"{name}_ratio"] = ours.jobs_per_s / rival.jobs_per_s
+            metrics[f"{name}_cpu_ratio"] = rival.cpu_ms_a_job / ours.cpu_ms_a_job
             metrics[f"{name}_jobs_per_s"] = rival.jobs_per_s
             metrics[f"{name}_redis_cpu_ms_a_job"] = rival.redis_cpu_ms_a_job
     metrics |= await measure_depth(kind, say)
@@ -116,5 +125,6 @@ async def _take_turns(kind: ServerKind, contenders: dict[str, Contender], say: C
             with bench_server(kind, contender.persistence) as server:
                 measured = await contender.measure(server.url)
             contender.turns.append(measured)
-            figures = f"{measured.jobs_per_s:8,.0f} jobs/s, Redis {measured.redis_cpu_ms_a_job:.3f} ms a job"
+            cpu = f"CPU {measured.cpu_ms_a_job:.3f} ms a job, of it Redis {measured.redis_cpu_ms_a_job:.3f}"
+            figures = f"{measured.jobs_per_s:8,.0f} jobs/s, {cpu}"
             say(f"round {turn + 1} of {ROUNDS}: {name:11s} {figures}")

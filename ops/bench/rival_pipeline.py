@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from ops.bench.noop_pipeline import Measured, redis_cpu_s
+from ops.bench.processes import cpu_s
 from ops.child_processes import ChildEnded, ChildProcesses
 from pipeline.redis_client import AsyncClient, ask, command_client
 from pipeline.settings import QueueSettings
@@ -78,12 +79,11 @@ async def _measure(
 ) -> Measured:
     """Workers up and warm; then the feeder starts, and the clock with its first job. It stops with the last hop."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, ChildProcesses(Path(folder), {"ROLLSTREAM_REDIS_URL": url}) as children:
-        for number, command in enumerate(workers):
-            children.start_command(f"worker{number}", command, cwd=PROGRAMS)
+        started = [children.start_command(f"worker{number}", command, cwd=PROGRAMS) for number, command in enumerate(workers)]
         await _until(workers_up, children, START_TIMEOUT_S)
         _feed(children, feeder, WARM_JOBS)
         await _until(_reached(ended, HOPS * WARM_JOBS), children, START_TIMEOUT_S)
-        cpu_before_s = await redis_cpu_s(client)
+        redis_s, workers_s = await redis_cpu_s(client), cpu_s(started)
         first = HOPS * WARM_JOBS + 1
         _feed(children, feeder, jobs)
         await _until(_reached(ended, first), children, START_TIMEOUT_S)
@@ -91,7 +91,8 @@ async def _measure(
         await _until(_reached(ended, HOPS * (WARM_JOBS + jobs)), children, 10 * START_TIMEOUT_S)
         took_s = time.perf_counter() - started_s
         hops = HOPS * (WARM_JOBS + jobs) - done_before
-        return Measured(hops / HOPS / took_s, (await redis_cpu_s(client) - cpu_before_s) / jobs * 1000)
+        redis_s, workers_s = await redis_cpu_s(client) - redis_s, cpu_s(started) - workers_s
+        return Measured(hops / HOPS / took_s, redis_s / jobs * 1000, (redis_s + workers_s) / jobs * 1000)
 
 
 def _feed(children: ChildProcesses, feeder: Command, jobs: int) -> None:

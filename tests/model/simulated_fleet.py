@@ -1,41 +1,41 @@
 """A fleet by virtual clock: what the rules of the ledger do to the data that is trained on, and what it costs.
 
-One slot runs one rollout; a unit of time is a unit of tokens. 40 % of prompts are all right, 25 % all wrong, the others mixed; only mixed
-groups are informative. The length of a rollout is lognormal(0, 0.8), times `slow_factor` for the share `slow` of prompts. Work waits in one
-queue in the order it was launched, as it does in the queue of a run.
+One slot runs one rollout; a unit of time is a unit of tokens. The rollouts are those of `ops.bench.dapo_mix`, which `bench dapo` runs for
+real. Work waits in one queue in the order it was launched, as it does in the queue of a run.
+
+A fleet that begins with nothing reaches its first steps with the rollouts that are over first, and one that is looked at in the end has
+the longest still in flight. So the figures are of a window between two steps: what was in flight at its beginning stands for what is at its
+end.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
-import random
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Self
 
+from ops.bench.dapo_mix import LONGEST_5, Dealer, Mix
 from pipeline.messages import Outcome
 from pipeline.supervisor.step_spec import StepSpec
 from pipeline.supervisor.views import Member
 from tests.model.hands import act, decide
 from tests.model.reference_ledger import ReferenceLedger
 
-RIGHT, WRONG, SIGMA = 0.40, 0.25, 0.8
-TRUE_MEAN = math.exp(SIGMA**2 / 2)
-LONGEST_5 = math.exp(SIGMA * 1.645)
-"""Length that one in twenty exceeds."""
-ORACLE = 8 * TRUE_MEAN / (1 - RIGHT - WRONG)
-"""Tokens of each accepted group of 8 when nothing is wasted but the filtered ones."""
 RESERVE = 64
 """Prompts a trainer keeps pushed ahead."""
+WARM_STEPS = 12
+"""Steps before the window: more than any group is in flight for."""
 
 
 @dataclass
 class Seen:
-    """What came out of a simulation."""
+    """What came out of a window, or of several added up."""
 
     steps: int = 0
     time: float = 0.0
     tokens: float = 0.0
+    """Sampled in the window, whatever became of them."""
     lengths: list[float] = field(default_factory=list)
     """Of trained members, without the slow factor."""
     slow: list[bool] = field(default_factory=list)
@@ -43,71 +43,90 @@ class Seen:
 
     @property
     def mean_length(self) -> float:
-        """Of trained members, as a share of the true mean."""
-        return sum(self.lengths) / len(self.lengths) / TRUE_MEAN
+        """Of trained members."""
+        return sum(self.lengths) / len(self.lengths)
 
     @property
     def longest(self) -> float:
-        """Share of the longest 5 % among trained members, 1 = all of them."""
-        return sum(length > LONGEST_5 for length in self.lengths) / len(self.lengths) / 0.05
+        """Share of trained members that are as long as the longest 5 % of all."""
+        return sum(length > LONGEST_5 for length in self.lengths) / len(self.lengths)
 
     @property
     def slow_share(self) -> float:
+        """Of accepted groups."""
         return sum(self.slow) / len(self.slow)
 
     @property
     def tokens_a_group(self) -> float:
+        """For each accepted group."""
         return self.tokens / len(self.slow)
+
+    @property
+    def time_a_step(self) -> float:
+        return self.time / self.steps
+
+    def __iadd__(self, other: Seen) -> Self:
+        self.steps += other.steps
+        self.time += other.time
+        self.tokens += other.tokens
+        self.lengths += other.lengths
+        self.slow += other.slow
+        return self
 
 
 class SimulatedFleet:
     """Runs steps, one after the other, `ahead` of them open beyond the first."""
 
-    def __init__(
-        self, seed: int, spec: StepSpec, *, slots: int = 128, ahead: int = 0, slow: float = 0.0, slow_factor: float = 10.0
-    ) -> None:
-        self.random = random.Random(seed)
+    def __init__(self, mix: Mix, spec: StepSpec, *, slots: int = 128, ahead: int = 0) -> None:
+        self.mix = mix
+        self.dealer = Dealer(mix)
         self.spec = spec
         self.slots = slots
         self.ahead = ahead
-        self.slow_factor = slow_factor
-        self.slow = slow
         self.ledger = ReferenceLedger()
-        self.kinds: dict[str, tuple[str, bool]] = {}
         self.waiting: deque[tuple[str, int]] = deque()
         self.running: dict[str, dict[int, float]] = {}
         """Group -> member -> when it began."""
-        self.lengths: dict[str, dict[int, float]] = {}
         self.events: list[tuple[float, str, int]] = []
         self.busy = 0
         self.now = 0.0
+        self.reached = 0
+        self.tokens = 0.0
+        """Of rollouts that ended."""
         self.seen = Seen()
 
     def run(self, steps: int) -> Seen:
-        """Until `steps` steps were reached; the trainer opens the next one as soon as one is."""
+        """Until `steps` steps were reached in the window; the trainer opens the next one as soon as one is."""
         for index in range(1 + self.ahead):
             self.ledger.open_step(index, self.spec)
         self._supervise()
-        while self.seen.steps < steps:
-            self._start_waiting()
-            self.now, group, index = heapq.heappop(self.events)
-            began = self.running.get(group, {}).pop(index, None)
-            if began is None:
-                continue  # given up meanwhile
-            self.busy -= 1
-            self._end(group, index, self.now - began)
-        self.seen.time = self.now
+        began, spent = 0.0, 0.0
+        while self.reached < WARM_STEPS + steps:
+            was = self.reached
+            self._go_on()
+            if was < WARM_STEPS <= self.reached:
+                self.seen, began, spent = Seen(), self.now, self._spent()
+        self.seen.time, self.seen.tokens = self.now - began, self._spent() - spent
         return self.seen
 
-    def _end(self, group: str, index: int, length: float) -> None:
-        kind, is_slow = self._kind(group)
-        self.seen.tokens += length
-        self.lengths.setdefault(group, {})[index] = length / (self.slow_factor if is_slow else 1.0)
-        reward = {"right": 1.0, "wrong": 0.0, "mixed": float(index % 2)}[kind]
+    def _go_on(self) -> None:
+        """Until the next rollout ends."""
+        self._start_waiting()
+        self.now, group, index = heapq.heappop(self.events)
+        began = self.running.get(group, {}).pop(index, None)
+        if began is None:
+            return  # given up meanwhile
+        self.busy -= 1
+        self.tokens += self.now - began
+        reward = self.mix.kind(self._prompt(group)).reward(index)
         self.ledger.now_ms = int(self.now * 1000)
         self.ledger.end_member(group, index, Member(outcome=Outcome.OK, reward=reward, components={}, sampled_tokens=1))
         if not self.ledger.groups[group].is_open:
             self._supervise()
+
+    def _spent(self) -> float:
+        """Tokens sampled until now."""
+        return self.tokens + sum(self.now - began for members in self.running.values() for began in members.values())
 
     def _supervise(self) -> None:
         while True:
@@ -126,16 +145,17 @@ class SimulatedFleet:
 
     def _count_reached(self) -> None:
         for step in list(self.ledger.steps.values()):
-            if step.reached and step.index == self.seen.steps:
+            if step.reached and step.index == self.reached:
+                self.reached += 1
                 self.seen.steps += 1
                 for name in step.joined:
-                    self.seen.slow.append(self._kind(name)[1])
-                    self.seen.lengths += self.lengths[name].values()
+                    self.seen.slow.append(self.mix.kind(self._prompt(name)).is_slow)
+                    self.seen.lengths += self.dealer.base_lengths(name, self._prompt(name))
                 self.ledger.open_step(step.index + 1 + self.ahead, self.spec)
 
     def _stop(self, name: str) -> None:
         running = self.running.pop(name, {})
-        self.seen.tokens += sum(self.now - began for began in running.values())
+        self.tokens += sum(self.now - began for began in running.values())
         self.busy -= len(running)
         for index in range(self.spec.n):
             self.ledger.end_member(name, index, Member(outcome=Outcome.CANCELLED, reward=None, components={}, reason="redundant"))
@@ -149,13 +169,31 @@ class SimulatedFleet:
             group.begun += 1
             self.busy += 1
             self.running.setdefault(name, {})[index] = self.now
-            length = self.random.lognormvariate(0, SIGMA) * (self.slow_factor if self._kind(name)[1] else 1.0)
-            heapq.heappush(self.events, (self.now + length, name, index))
+            heapq.heappush(self.events, (self.now + self.dealer.length(name, self._prompt(name), index), name, index))
 
-    def _kind(self, group: str) -> tuple[str, bool]:
-        prompt = self.ledger.groups[group].prompt
-        if prompt not in self.kinds:
-            at = self.random.random()
-            kind = "right" if at < RIGHT else "wrong" if at < RIGHT + WRONG else "mixed"
-            self.kinds[prompt] = kind, self.random.random() < self.slow
-        return self.kinds[prompt]
+    def _prompt(self, group: str) -> int:
+        return int(self.ledger.groups[group].prompt[1:])
+
+
+def generate_filter_repeat(mix: Mix, *, batch: int, steps: int, target: int = 8, n: int = 8, slots: int = 128) -> Seen:
+    """What trainers do without a supervisor: run a batch of groups to its end, filter, repeat until the step is full; the rest is waste."""
+    seen, dealer = Seen(steps=steps), Dealer(mix)
+    prompt = 0
+    for _ in range(steps):
+        accepted: list[int] = []
+        while len(accepted) < target:
+            free = [seen.time] * slots
+            ends = []
+            drawn = range(prompt, prompt + batch)
+            for number, member in ((number, member) for number in drawn for member in range(n)):
+                length = dealer.length(str(number), number, member)
+                ends.append(heapq.heappop(free) + length)
+                heapq.heappush(free, ends[-1])
+                seen.tokens += length
+            seen.time = max(ends)
+            accepted += [number for number in drawn if mix.kind(number).is_informative]
+            prompt += batch
+        for number in accepted[:target]:
+            seen.slow.append(mix.kind(number).is_slow)
+            seen.lengths += dealer.base_lengths(str(number), number)
+    return seen

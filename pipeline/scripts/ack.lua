@@ -1,15 +1,17 @@
 #!lua flags=allow-oom
 -- The trainer has what it wants of these results: bodies and records go, a tombstone of the unit stays for two days. Fenced by incarnation.
--- What has not ended stays: a job that runs, and a group that is open, with all its members.
--- ARGV: run, inc, then per result: entry id, kind (job, group, step), id
--- Returns {'ok', removed} or {'stale', inc} or {'closed', state}.
-local run = ARGV[1]
+-- What has not ended stays: a job that runs, and a group that is open, with all its members. A call passes over at most about `most` jobs: call again
+-- with the place it answers while the first word is 'more'. A group goes after all of its members, so who stops in between acks again.
+-- ARGV: run, inc, most, place of the result to go on with, its next member, then per result: entry id, kind (job, group, step), id
+-- Returns {'ok' or 'more', removed, place, member} or {'stale', inc} or {'closed', state}.
+local run, most, place, member = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local r = hash(run_key(run), 'inc', 'st')
 if not r.st then return {'closed', 'unknown'} end
 if r.inc ~= ARGV[2] then return {'stale', r.inc} end
 local records, tomb = {}, done_key(run, NOW)
 local read = job_reader('st', 'grp', 'b.init', 'b.run', 'b.eval', 'rid', 'salvaged')
 local function drop_job(job)
+  most = most - 1
   local h, usable = read(job)
   if usable and h.st ~= 'done' then return false end
   unlink(job_key(job))
@@ -20,8 +22,27 @@ local function drop_job(job)
   records[#records + 1] = h.rid
   return true, h.grp
 end
-for i = 3, #ARGV, 3 do
+-- True when a group has gone, or stays; else `member` says how far.
+local function drop_group(id)
+  local g = hash(group_key(id), 'want', 'st')
+  if not g.st or g.st == 'open' then return true end
+  local want = tonumber(g.want)
+  while member < want do
+    if most <= 0 then return false end
+    drop_job(id .. '.' .. member)
+    member = member + 1
+  end
+  for _, key in ipairs({group_key(id), group_key(id) .. ':m', prompt_key(id)}) do unlink(key) end
+  call('SADD', tomb, id)
+  return true
+end
+local more = false
+for i = 6 + 3 * place, #ARGV, 3 do
   local entry, kind, id = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  if most <= 0 or (kind == 'group' and not drop_group(id)) then
+    more = true
+    break
+  end
   if kind == 'job' then
     local dropped_it, grp = drop_job(id)
     -- members are not accepted one by one: the tombstone of their group is enough
@@ -29,17 +50,11 @@ for i = 3, #ARGV, 3 do
       unlink(prompt_key(id))
       call('SADD', tomb, id)
     end
-  elseif kind == 'group' then
-    local g = hash(group_key(id), 'want', 'st')
-    if g.st and g.st ~= 'open' then
-      for m = 0, tonumber(g.want) - 1 do drop_job(id .. '.' .. m) end
-      for _, key in ipairs({group_key(id), group_key(id) .. ':m', prompt_key(id)}) do unlink(key) end
-      call('SADD', tomb, id)
-    end
   end
   if entry ~= '' then records[#records + 1] = entry end
+  place, member = place + 1, 0
 end
 local removed = 0
 in_pieces(records, function(...) removed = removed + call('XDEL', results_key(run), ...) end)
 if call('TTL', tomb) < 0 then call('EXPIRE', tomb, 172800) end
-return {'ok', removed}
+return {more and 'more' or 'ok', removed, place, member}

@@ -23,7 +23,7 @@ for i = 6, #ARGV, 4 do
     local h, usable = read(job)
     local current = h.st and h.eid == eid and h.src == short
     if current and h.st == 'ready' then
-      local cx = h.cx or cancel_of_run(h.run, h.inc)
+      local cx = cancel_of(h)
       if cx then
         terminal(job, job_hash(job, 'run', 'grp', 'n', 'task', 'att', 'stage'), {out = outcome_of(cx), why = cx})
         drop_entry(stream, stage, eid)

@@ -20,6 +20,10 @@ from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.runner import Arg, OutOfMemory, ScriptRunner
 
 MAX_BATCH = 32
+ACKED_A_CALL = 512
+"""Jobs that one call of an ack lets go of: some three milliseconds of the server."""
+CANCELLED_A_CALL = 128
+"""Members that one call of a cancel passes over: some two milliseconds of the server."""
 OOM_RETRY_AFTER_S = 2.0
 GiveUpKind = Literal["failed", "lost", "back", "dead"]
 
@@ -259,7 +263,7 @@ class Scripts:
         return _int(reply[0]), None if wait < 0 else wait / 1000
 
     async def cancel(
-        self, kind: Literal["job", "group", "run"], ids: Sequence[str], reason: str, *, most: int = 64, incarnation: int = 0
+        self, kind: Literal["job", "group", "run"], ids: Sequence[str], reason: str, *, most: int = CANCELLED_A_CALL, incarnation: int = 0
     ) -> dict[str, int]:
         """Cancels; returns how many jobs were settled at once, marked as running, already done, or unknown.
 
@@ -273,27 +277,34 @@ class Scripts:
                 await self._cancel_run(run, reason, most, total, incarnation or await self._incarnation(run))
             return total
         for at in range(0, len(ids), MAX_BATCH):
-            _add(total, await self.run_script("cancel", kind, reason, most, 0, 0, *ids[at : at + MAX_BATCH]))
-            failpoint("cancel")
+            await self._cancel(kind, ids[at : at + MAX_BATCH], reason, most, total, 0)
         return total
 
     async def _incarnation(self, run: str) -> int:
         found = await ask(self.run_script.client, "HMGET", self.keys.run(run), "inc")
         return _int(found[0] or b"0")
 
+    async def _cancel(self, kind: str, ids: Sequence[str], reason: str, most: int, total: dict[str, int], incarnation: int) -> None:
+        """One pass over some targets."""
+        cursor, more = "", True
+        while more:
+            reply = await self.run_script("cancel", kind, reason, most, cursor, incarnation, *ids)
+            _add(total, reply)
+            more, cursor = reply[0] == b"more", _text(reply[5])
+
     async def _cancel_run(self, run: str, reason: str, most: int, total: dict[str, int], incarnation: int) -> None:
         """Passes over the open units of a run until one finds nothing left to settle; that last one also counts what runs."""
+        is_first = True
         while True:
-            found, more, place = dict.fromkeys(total, 0), True, 0
-            while more:
-                reply = await self.run_script("cancel", "run", reason, most, place, incarnation, run)
-                failpoint("cancel")
-                _add(found, reply)
-                more, place = reply[0] == b"more", _int(reply[5])
+            found = dict.fromkeys(total, 0)
+            await self._cancel("run", [run], reason, most, found, incarnation)
             total["settled"] += found["settled"]
+            # later passes meet what earlier ones have settled
+            total["done"] += found["done"] if is_first else 0
+            is_first = False
             if not found["settled"]:
-                for word in ("running", "done", "unknown"):
-                    total[word] += found[word]
+                total["running"] += found["running"]
+                total["unknown"] += found["unknown"]
                 return
 
     async def take_name(
@@ -355,23 +366,32 @@ class Scripts:
     async def reject(self, stream: str, stage: Stage, entry: str, why: str, raw: bytes) -> None:
         """Keeps an entry that is no job as a dead letter and removes it."""
         await self.run_script("reject", stream, stage.value, entry, _plain(why, 500), raw)
-        failpoint("reject")
 
-    async def ack(self, run: str, incarnation: int, results: Sequence[tuple[str, Literal["job", "group", "step"], str]]) -> int:
+    async def ack(
+        self,
+        run: str,
+        incarnation: int,
+        results: Sequence[tuple[str, Literal["job", "group", "step"], str]],
+        *,
+        most: int = ACKED_A_CALL,
+    ) -> int:
         """Lets go of results: (entry id, kind, id). Returns how many entries were removed.
+
+        Args:
+            most: jobs that one call passes over.
 
         Raises:
             StaleIncarnation, RunClosed
         """
         removed = 0
         for at in range(0, len(results), MAX_BATCH):
-            args: list[Arg] = [run, incarnation]
-            for result in results[at : at + MAX_BATCH]:
-                args += result
-            reply = await self.run_script("ack", *args)
-            failpoint("ack")
-            _refused(reply, run, incarnation)
-            removed += _int(reply[1])
+            batch = [word for result in results[at : at + MAX_BATCH] for word in result]
+            place, member, more = 0, 0, True
+            while more:
+                reply = await self.run_script("ack", run, incarnation, most, place, member, *batch)
+                _refused(reply, run, incarnation)
+                removed += _int(reply[1])
+                more, place, member = reply[0] == b"more", _int(reply[2]), _int(reply[3])
         return removed
 
 

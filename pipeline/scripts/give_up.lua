@@ -10,14 +10,15 @@ for i = 4, #ARGV, 8 do
   local short, eid, job, att = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local kind, why, jitter, retry = ARGV[i + 4], ARGV[i + 5], tonumber(ARGV[i + 6]), ARGV[i + 7]
   local key = job_key(job)
-  local h = job_hash(job, 'st', 'stage', 'eid', 'att', 'cx', 'run', 'grp', 'n', 'task', 'cls', 'node', 'failed', 'lost', 'mf', 'ml')
+  local h = job_hash(job, 'st', 'stage', 'eid', 'att', 'cx', 'run', 'grp', 'n', 'task', 'cls', 'node', 'failed', 'lost', 'mf', 'ml', 'inc')
   if h.st ~= 'running' or h.eid ~= eid or h.att ~= att then
     out[#out + 1] = 'fenced'
   else
     local to = retry ~= '' and retry or retry_stage(h)
-    if h.cx then
-      terminal(job, h, {out = outcome_of(h.cx), why = h.cx})
-      out[#out + 1] = 'cx:' .. h.cx
+    local cx = cancel_of(h)
+    if cx then
+      terminal(job, h, {out = outcome_of(cx), why = cx})
+      out[#out + 1] = 'cx:' .. cx
     elseif kind == 'back' then
       requeue(job, h, to, 0)
       out[#out + 1] = 'back'

@@ -416,6 +416,17 @@ local function cancel_of_run(run, inc)
   return nil
 end
 
+-- nil, or why a group was cancelled. Its mark stands before its members have theirs.
+local group_cx = {}
+local function cancel_of_group(grp)
+  if (grp or '') == '' then return nil end
+  if group_cx[grp] == nil then group_cx[grp] = hash_or_nothing(group_key(grp), 'cx').cx or false end
+  return group_cx[grp] or nil
+end
+
+-- nil, or why a job was cancelled, wherever the mark stands. h: cx, grp, run, inc.
+local function cancel_of(h) return h.cx or cancel_of_group(h.grp) or cancel_of_run(h.run, h.inc) end
+
 -- Ends one job that nobody holds, or marks one that a worker holds. Returns what was found.
 local function cancel_job(job, reason)
   local key = job_key(job)

@@ -2,17 +2,22 @@
 -- Open units of a run whose entry is in no stream (a stream was deleted, a replica went back in time) become claimable again, uncounted; a worker
 -- that still works on one is fenced. Open jobs whose hash is gone or of another type end as dead letters. What stands only in a list that others
 -- share, and was lost with it, is put there again: wall deadlines, the run's place among those that have waiting jobs, a group whose members all
--- reported and that could not be closed then.
+-- reported and that could not be closed then. What was cancelled, by somebody who came no further than the mark, ends.
 -- ARGV: run, cursor, most
 -- Returns {next cursor ('0' = done), jobs put back}.
 local run = ARGV[1]
 local scan = call('ZSCAN', open_key(run), ARGV[2], 'COUNT', tonumber(ARGV[3]))
 local back = 0
+local CANCELS_A_CALL, cancels = 256, 0 -- the others next time
 local function one(job)
-  local h, usable = job_hash(job, 'st', 'stage', 'src', 'eid', 'att', 'own', 'run', 'grp', 'n', 'task', 'cls', 'node', 'dl')
+  local h, usable = job_hash(job, 'st', 'stage', 'src', 'eid', 'att', 'own', 'run', 'grp', 'n', 'task', 'cls', 'node', 'dl', 'cx', 'inc')
   if h.dl and h.st ~= 'done' then call('ZADD', P .. 'z:deadline', 'NX', h.dl, job) end
+  local cx = h.st and h.st ~= 'done' and cancels < CANCELS_A_CALL and cancel_of(h)
   if not h.st then
     bury(job, usable and LOST_HASH or UNUSABLE)
+  elseif cx then
+    cancels = cancels + 1
+    cancel_job(job, cx)
   elseif h.st == 'ready' or h.st == 'running' then
     if not is_there(P .. h.src, h.eid) then
       requeue(job, h, retry_stage(h), 0)
@@ -34,10 +39,11 @@ local function one(job)
 end
 for i = 1, #scan[2], 2 do
   local unit = scan[2][i]
-  local g = hash_or_nothing(group_key(unit), 'want', 'st', 'prompt')
+  local g = hash_or_nothing(group_key(unit), 'want', 'st', 'prompt', 'val')
   if g.want then
     for m = 0, tonumber(g.want) - 1 do one(unit .. '.' .. m) end
-    if g.st == 'open' and call('HLEN', group_key(unit) .. ':m') >= tonumber(g.want) then close_group(unit, run, g.prompt) end
+    -- read again: the last of its members may have ended just now, and closed it
+    if call('HGET', group_key(unit), 'st') == 'open' and call('HLEN', group_key(unit) .. ':m') >= tonumber(g.want) then close_group(unit, run, g.prompt, g.val) end
   elseif call('EXISTS', job_key(unit .. '.0')) == 1 then
     -- a group without its hash: its members end as they are, and who accounts for groups finds it gone
     call('ZREM', open_key(run), unit)

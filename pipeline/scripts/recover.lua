@@ -14,7 +14,7 @@ local usurped = held and held ~= ARGV[4]
 for i = 7, #ARGV, 4 do
   local short, eid, job, jitter = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
   local stream, key = P .. short, job_key(job)
-  local h, usable = job_hash(job, 'st', 'stage', 'src', 'eid', 'att', 'own', 'run', 'grp', 'n', 'task', 'cls', 'node', 'cx', 'failed', 'lost', 'mf', 'ml', 'recovery')
+  local h, usable = job_hash(job, 'st', 'stage', 'src', 'eid', 'att', 'own', 'run', 'grp', 'n', 'task', 'cls', 'node', 'cx', 'failed', 'lost', 'mf', 'ml', 'recovery', 'inc')
   local stage = string.match(short, '^s:(%a+)')
   local due, owner
   if usurped then
@@ -49,8 +49,9 @@ for i = 7, #ARGV, 4 do
     out[#out + 1] = 'fresh'
   else
     local turns = body_key(job, h.att, 'turns')
-    if h.cx then
-      terminal(job, h, {out = outcome_of(h.cx), why = h.cx})
+    local cx = cancel_of(h)
+    if cx then
+      terminal(job, h, {out = outcome_of(cx), why = cx})
       unlink(turns)
       out[#out + 1] = 'ended'
     elseif h.stage == 'run' and h.recovery == 'salvage_partial' and call('EXISTS', turns) == 1 then

@@ -13,7 +13,7 @@ end
 call('PEXPIRE', P .. 'w:' .. consumer, tonumber(ARGV[4]))
 call('HSET', P .. 'w:' .. consumer, 'beat', NOW)
 local out, mine = {1}, {}
-local read = job_reader('st', 'eid', 'att', 'run', 'inc', 'cx', 'own')
+local read = job_reader('st', 'eid', 'att', 'run', 'grp', 'inc', 'cx', 'own')
 for i = 5, #ARGV, 4 do
   local stream, eid, job, att = P .. ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local h = read(job)
@@ -21,7 +21,7 @@ for i = 5, #ARGV, 4 do
     mine[stream] = mine[stream] or {jobs = {}, places = {}}
     local m = mine[stream]
     m[#m + 1], m.jobs[eid], m.places[eid] = eid, job, #out + 1
-    out[#out + 1] = h.cx or cancel_of_run(h.run, h.inc) or 1
+    out[#out + 1] = cancel_of(h) or 1
   else
     out[#out + 1] = 0
   end

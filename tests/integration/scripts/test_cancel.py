@@ -4,13 +4,14 @@ meets it."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import pytest
 
-from pipeline.messages import Stage
+from pipeline.messages import CancelReason, Stage
 from pipeline.redis_client import ask
 from pipeline.scripts import JournalTurn
-from pipeline.testing import a_group, a_settlement, a_unit
+from pipeline.testing import a_group, a_settlement, a_unit, jobs_of
 
 from .conftest import Connect, Run
 
@@ -176,7 +177,7 @@ async def test_a_run_is_cancelled_page_by_page_and_its_first_message_is_enough(r
 async def test_a_cancelled_run_takes_nothing_new_and_its_stragglers_end_at_begin(run: Run) -> None:
     """The canceller died after its first page: what it had not settled yet ends when a worker begins it."""
     await run.accept(*[a_unit(prompt=f"p{number}") for number in range(6)])
-    await run.scripts.run_script("cancel", "run", "user", 2, 0, 1, "run1")
+    await run.scripts.run_script("cancel", "run", "user", 2, "", 1, "run1")
     worker = run.worker(Stage.INIT)
 
     begun = await worker.begin(*await worker.deliver())
@@ -191,7 +192,7 @@ async def test_a_run_cancelled_half_way_stays_cancelled_for_the_jobs_it_had(run:
     jobs do not."""
     await run.accept(*[a_unit(prompt=f"p{number}") for number in range(4)])
     running, *_ = await run.worker(Stage.INIT).take(1)
-    await run.scripts.run_script("cancel", "run", "user", 1, 0, 1, "run1")
+    await run.scripts.run_script("cancel", "run", "user", 2, "", 1, "run1")
     fresh = await connect(nonce="second trainer")
     await fresh.accept(a_unit(prompt="new"))
     run.units += fresh.units
@@ -236,7 +237,7 @@ async def test_a_cancel_goes_on_when_a_new_trainer_has_the_run_and_spares_its_jo
     next one; so did one whose predecessor, long fenced, cancelled what it took for its own."""
     old = await connect(nonce="old")
     await old.accept(*(a_unit(prompt=f"old{i}") for i in range(3)), window=0)
-    reply = await old.scripts.run_script("cancel", "run", "user", 1, 0, old.incarnation, "run1")
+    reply = await old.scripts.run_script("cancel", "run", "user", 1, "", old.incarnation, "run1")
     assert reply[1] == 1
     new = await connect(nonce="new")
     await new.accept(a_unit(prompt="new"), a_group(prompt="new-group", members=2), window=0)
@@ -270,3 +271,103 @@ async def test_the_id_of_a_group_is_no_job(run: Run) -> None:
     assert counts == {"settled": 0, "running": 0, "done": 0, "unknown": 1}
     assert await run.audit.results("run1") == []
     assert await run.states() == {"ready": 2}
+
+
+async def test_a_cancel_that_came_no_further_than_its_first_call_stands(run: Run) -> None:
+    """32 groups of 1,024 members in one call held the server for up to a second, and everybody's leases with it. A call passes over a bounded
+    number of members now, so a canceller may die between two: the first call marks every group and tells the workers, and what it did not come
+    to is refused by `begin`, told by `renew` and settled by `reconcile`."""
+    groups = [a_group(prompt=f"p{number}", members=4) for number in range(4)]
+    await run.accept(*groups, window=6)
+    worker = run.worker(Stage.INIT, window=0)
+    held = await worker.take(6)
+    assert (held[4].job, held[5].job) == (f"{groups[1].id}.0", f"{groups[1].id}.1")
+    delayed, *held = held
+    await worker.give_up(delayed, backoff_ms=60_000)
+
+    reply = await run.scripts.run_script("cancel", "group", "overload", 2, "", 0, *[group.id for group in groups])
+
+    assert reply[:5] == [b"more", 1, 1, 0, 0], "two members of the first group"
+    (message,) = await run.audit.entries(run.audit.keys.cancel)
+    assert (message["kind"], message["why"], message["ids"].split()) == ("group", "overload", [group.id for group in groups])
+    assert await worker.renew(*held) == (True, ["overload"] * 5)
+    await run.scripts.admit(["none"], 256)
+    begun = await run.worker(Stage.INIT).begin(*await run.worker(Stage.INIT).deliver(2))
+    assert {answer.state for answer in begun} == {"ended"}
+    await run.scripts.reconcile("run1")
+    assert await run.states() == {"done": 11, "running": 5}
+    assert await worker.give_up(held[4], kind="failed") == ["cx:overload"]
+    assert await worker.settle(*held[:4]) == ["cx:overload"] * 4
+    assert {(row["out"], row["why"]) for row in await run.audit.results("run1")} == {("cancelled", "overload")}
+
+
+@pytest.mark.parametrize("most", [1, 3, 1000])
+async def test_a_cancel_in_pieces_settles_each_member_once(run: Run, most: int) -> None:
+    groups = [a_group(prompt=f"p{number}", members=5) for number in range(3)]
+    await run.accept(*groups, window=4)
+    held = await run.worker(Stage.INIT, window=0).take(4)
+
+    for _ in range(2):
+        counts = await run.scripts.cancel("group", [group.id for group in groups] + ["run1.nobody.0"], "user", most=most)
+
+    assert counts == {"settled": 0, "running": 4, "done": 11, "unknown": 1}
+    assert await run.worker(Stage.INIT, window=0).settle(*held) == ["cx:user"] * 4
+    assert len(await run.audit.entries(run.audit.keys.cancel)) == 1
+
+
+@pytest.mark.parametrize("most", [1, 3, 1000])
+async def test_a_run_is_cancelled_in_pieces_of_groups_and_single_jobs(run: Run, most: int) -> None:
+    """A piece may end within a group, and the units behind it move up when it ends."""
+    await run.accept(a_unit(prompt="one"), a_group(prompt="g1", members=4), a_unit(prompt="two"), a_group(prompt="g2", members=3), window=2)
+    held = await run.worker(Stage.INIT, window=0).take(2)
+
+    counts = await run.scripts.cancel("run", ["run1"], "user", most=most)
+
+    assert counts == {"settled": 7, "running": 2, "done": 0, "unknown": 0}
+    assert await run.worker(Stage.INIT, window=0).settle(*held) == ["cx:user"] * 2
+
+
+async def test_a_group_whose_members_have_all_ended_is_not_cancelled_any_more(run: Run) -> None:
+    """A group that is marked counts as given up, and its prompt is drawn again: a cancel that comes after the last member changes nothing."""
+    group = a_group(members=2)
+    await run.accept(group)
+    await run.worker(Stage.INIT).settle(*await run.worker(Stage.INIT).take(2))
+
+    assert await run.scripts.cancel("group", [group.id], "user") == {"settled": 0, "running": 0, "done": 2, "unknown": 0}
+
+    assert "cx" not in await run.audit.hash(run.audit.keys.group(group.id))
+    assert await run.audit.entries(run.audit.keys.cancel) == []
+
+
+@pytest.mark.parametrize("reason", list(CancelReason))
+async def test_a_member_of_a_lost_worker_ends_by_the_mark_of_its_group(run: Run, reason: CancelReason) -> None:
+    """The canceller died after its first call, and so did the worker: who finds the lease expired must not make a retry of it."""
+    group = a_group(members=2)
+    await run.accept(group)
+    await run.worker(Stage.INIT).take(2)
+    await run.scripts.run_script("cancel", "group", reason.value, 0, "", 0, group.id)
+
+    entries = [(entry.stream, entry.id, entry.job, 0.0) for entry in await run.audit.stage_entries()]
+    words = await run.scripts.recover("idle", entries, lease_ms=0, consumer="j", boot="j", backoff_ms=0, backoff_max_ms=0)
+
+    assert words == ["ended"] * 2
+    outcome = "expired" if reason is CancelReason.DEADLINE else "cancelled"
+    assert {(row["out"], row["why"]) for row in await run.audit.results("run1")} == {(outcome, reason.value)}
+
+
+@pytest.mark.parametrize("most", [1, 3, 1000])
+async def test_an_ack_in_pieces_lets_go_of_everything(run: Run, most: int) -> None:
+    """An ack of 32 groups of 1,024 members was one call, too."""
+    groups = [a_group(prompt=f"p{number}", members=4) for number in range(3)]
+    await run.accept(*groups, a_unit(prompt="one"))
+    await run.scripts.cancel("group", [group.id for group in groups], "user")
+    await run.scripts.cancel("job", ["run1.one.0"], "user")
+    (single,) = [row for row in await run.audit.results("run1") if row["job"] == "run1.one.0"]
+
+    units: list[tuple[str, Literal["job", "group", "step"], str]] = [("", "group", group.id) for group in groups]
+    removed = await run.scripts.ack("run1", run.incarnation, [*units, (single["entry"], "job", "run1.one.0")], most=most)
+
+    assert removed == 13
+    assert await run.audit.results("run1") == []
+    assert not await run.client.exists(*(run.audit.keys.job(job) for group in groups for job in jobs_of(group)), run.audit.keys.group(groups[0].id))
+    run.units.clear()

@@ -27,7 +27,7 @@ Permanent keys (no expiry; everything else has one):
 Keys of a run, renewed while its trainer is in contact, gone `ttl_ms` after:
 
     r:<run>             hash    incarnation, state, rev, weight, quota, counters · connect, scripts
-    q:<run>[:<class>]   zset    waiting jobs by priority and order · accept
+    q:<run>[:<class>]   zset    waiting jobs by priority and order, those of validations in a band above all others · accept
     open:<run>          zset    units (single jobs and groups) without an end -> accepted at · accept, terminal
     s:results:<run>     stream  terminal jobs, closed groups, finished steps · settle; entries deleted on ack
     steps:<run>         zset    steps -> index · open_step
@@ -38,6 +38,7 @@ Keys of a run, renewed while its trainer is in contact, gone `ttl_ms` after:
     pm:<run>            hash    prompt id -> mark (head of scripts/ledger.lua), of every prompt ever pushed · push, launch, account
     fly:<run>           zset    groups in flight, until accounted or given up -> launched at, ms · launch, account, give_up_groups
     ready:<run>         zset    parked groups: informative, but no step had room -> since, ms · account
+    vals:<run>          hash    validation's index -> `<state> <serial> <incarnation> <digest> <pin>` · open_validation, end_validation
     tp:<run>:<hash>     string  body of a job template · accept
     done:<run>:<day>    set     tombstones of units that were acked, two days · ack
 
@@ -66,6 +67,7 @@ from pipeline.messages import Stage
 LAYOUT_VERSION = 1
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}\Z")
 PROMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+VALIDATION_GROUP = re.compile(r"[^.]+\.v(\d+)-\d+\.\d+\Z")
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 DAY_MS = 86_400_000
 
@@ -196,6 +198,9 @@ class Keys:
     def parked(self, run: str) -> str:
         return self.key("ready", run)
 
+    def validations(self, run: str) -> str:
+        return self.key("vals", run)
+
     @property
     def closed(self) -> str:
         return self.key("z:closed")
@@ -232,3 +237,14 @@ def group_id(run: str, prompt: str, draw: int) -> str:
 def job_id(group: str, member: int) -> str:
     """Id of one member of a group."""
     return f"{group}.{member}"
+
+
+def validation_prompt(serial: int, row: int) -> str:
+    """Prompt part of the group ids of a validation. Prompts of a feed are `e<epoch>-<row>`: they never meet."""
+    return f"v{serial}-{row}"
+
+
+def validation_serial(group: str) -> int | None:
+    """The validation that a group belongs to; None when it belongs to none."""
+    match = VALIDATION_GROUP.match(group)
+    return int(match[1]) if match else None

@@ -3,6 +3,7 @@
 -- known already asks for no room.
 -- No allow-oom: above maxmemory the server itself refuses.
 -- ARGV: run, inc, template id, template body, task, class, priority, wall_ms, max_failed, max_lost, reserved bytes a job, most waiting, window, recovery,
+--       serial of the validation they are part of ('' = none),
 --       then per unit: id, members (0 = single job), prompt id, draw, policy version, prompt body
 -- Returns per unit 'ok' or 'dup'; or {'stale', inc}, {'closed', state}, {'full', why, retry_after_ms} for all.
 local run = ARGV[1]
@@ -10,12 +11,13 @@ local refusal = run_refusal(run, ARGV[2])
 if refusal then return refusal end
 local r = hash(run_key(run), 'ttl_ms')
 local c = {run = run, inc = ARGV[2], tpl = ARGV[3], task = ARGV[5], cls = ARGV[6], pri = tonumber(ARGV[7]), wall_ms = tonumber(ARGV[8]),
-  mf = ARGV[9], ml = ARGV[10], res = tonumber(ARGV[11]), ttl_ms = tonumber(r.ttl_ms), recovery = ARGV[14]}
+  mf = ARGV[9], ml = ARGV[10], res = tonumber(ARGV[11]), ttl_ms = tonumber(r.ttl_ms), recovery = ARGV[14],
+  val = ARGV[15] ~= '' and ARGV[15] or nil}
 local function is_known(unit, members)
   return call('EXISTS', members == 0 and job_key(unit) or group_key(unit)) == 1 or was_done(run, unit)
 end
 local jobs, bytes = 0, 0
-for i = 15, #ARGV, 6 do
+for i = 16, #ARGV, 6 do
   local members = tonumber(ARGV[i + 1])
   if not is_known(ARGV[i], members) then
     jobs = jobs + math.max(1, members)
@@ -30,7 +32,7 @@ if full then return {'full', full, 2000} end
 call('SADD', P .. 'classes', c.cls)
 call('SET', template_key(run, c.tpl), ARGV[4], 'PX', c.wall_ms + c.ttl_ms)
 local out = {}
-for i = 15, #ARGV, 6 do
+for i = 16, #ARGV, 6 do
   local unit, members = ARGV[i], tonumber(ARGV[i + 1])
   if is_known(unit, members) then
     out[#out + 1] = 'dup'

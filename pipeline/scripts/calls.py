@@ -13,7 +13,6 @@ from typing import Literal, cast
 import orjson
 
 from pipeline.errors import BrokerMisused, QueueFull, RunClosed, StaleIncarnation
-from pipeline.failpoints import failpoint
 from pipeline.keys import Keys
 from pipeline.messages import JobTemplate, Settlement, Stage
 from pipeline.redis_client import AsyncClient, ask
@@ -134,9 +133,18 @@ class Scripts:
         self.keys = keys
         self.run_script = ScriptRunner(client, keys)
 
-    async def connect_run(self, run: str, *, nonce: str, ttl_s: float, weight: float = 1.0, quota: int = 0) -> int:
-        """Takes a run; returns the new incarnation. Again with the same nonce: the same one."""
-        reply = await self.run_script("connect_run", run, nonce, int(ttl_s * 1000), weight, quota)
+    async def connect_run(
+        self, run: str, *, nonce: str, ttl_s: float, gone_s: float = 0.0, weight: float | None = None, quota: int | None = None
+    ) -> int:
+        """Takes a run; returns the new incarnation. Again with the same nonce: the same one.
+
+        Args:
+            ttl_s: how long its keys outlive the last sign of its trainer.
+            gone_s: after so long without a sign the run is closed; 0 = `ttl_s`.
+            weight, quota: None = as it stands; 1 and no bound in a new run.
+        """
+        bounds: list[Arg] = [int(ttl_s * 1000), "" if weight is None else weight, "" if quota is None else quota]
+        reply = await self.run_script("connect_run", run, nonce, *bounds, int((gone_s or ttl_s) * 1000))
         return _int(reply[0])
 
     async def touch_run(self, run: str, incarnation: int) -> None:
@@ -158,22 +166,25 @@ class Scripts:
         *,
         max_waiting: int,
         window: int,
+        validation: int | None = None,
     ) -> list[bool]:
         """Puts units into the queue of their run: True for each that is new, False for one that was there.
+
+        Args:
+            validation: serial of the validation they are part of: they wait in its lane, and nobody judges their groups.
 
         Raises:
             QueueFull, StaleIncarnation, RunClosed
         """
         args: list[Arg] = [run, incarnation, template_id, template_body, template.task, template.capability, template.priority]
         args += [int(template.wall_s * 1000), template.max_failed, template.max_lost, template.expected_bytes, max_waiting, window]
-        args.append(template.recovery.value)
+        args += [template.recovery.value, "" if validation is None else validation]
         for unit in units:
             args += [unit.id, unit.members, unit.prompt_id, unit.draw, unit.version, unit.body]
         try:
             reply = await self.run_script("accept", *args)
         except OutOfMemory as error:
             raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
-        failpoint("accept")
         _refused(reply, run, incarnation)
         return [word == b"ok" for word in reply]
 
@@ -187,7 +198,6 @@ class Scripts:
         for claim in claims:
             args += [claim.stream, claim.entry, claim.job, claim.nonce]
         reply = await self.run_script("begin", *args)
-        failpoint("begin")
         return [_begun(claim, cast(list[bytes], answer)) for claim, answer in zip(claims, reply, strict=True)]
 
     async def journal(self, turns: Sequence[JournalTurn], *, ttl_ms: int) -> list[str]:
@@ -196,7 +206,6 @@ class Scripts:
         for turn in turns:
             args += [turn.job, turn.attempt, turn.index, turn.body]
         reply = await self.run_script("journal", *args)
-        failpoint("journal")
         return [_text(word) for word in reply]
 
     async def hand_off(self, stage: Stage, jobs: Sequence[HandOff], *, ttl_ms: int) -> list[str]:
@@ -204,8 +213,7 @@ class Scripts:
         args: list[Arg] = [stage.value, ttl_ms]
         for job in jobs:
             args += [*_held(job.held), job.node, job.epoch, job.active_ms, job.body]
-        reply = await self.run_script("hand_off", *args)
-        failpoint(f"hand_off_{stage.value}")
+        reply = await self.run_script("hand_off", *args, place=f"hand_off_{stage.value}")
         return [_text(word) for word in reply]
 
     async def settle(self, stage: Stage, jobs: Sequence[Settle], *, ttl_ms: int) -> list[str]:
@@ -218,8 +226,7 @@ class Scripts:
             components = {name: float(value) for name, value in end.components.items()}
             args += ["" if end.reward is None else repr(float(end.reward)), orjson.dumps(components) if components else b"", end.stop]
             args += [end.sampled_tokens, end.total_tokens, end.turns, _plain(end.first_version, 200), _plain(end.last_version, 200)]
-        reply = await self.run_script("settle", *args)
-        failpoint(f"settle_{stage.value}")
+        reply = await self.run_script("settle", *args, place=f"settle_{stage.value}")
         return [_text(word) for word in reply]
 
     async def give_up(self, stage: Stage, jobs: Sequence[Given], *, backoff_ms: int, backoff_max_ms: int) -> list[str]:
@@ -228,7 +235,6 @@ class Scripts:
         for job in jobs:
             args += [*_held(job.held), job.kind, _plain(job.why, 2000), job.jitter, job.retry_stage]
         reply = await self.run_script("give_up", *args)
-        failpoint("give_up")
         return [_text(word) for word in reply]
 
     async def recover(
@@ -247,7 +253,6 @@ class Scripts:
         for entry in entries:
             args += entry
         reply = await self.run_script("recover", *args)
-        failpoint("recover")
         return [_text(word) for word in reply]
 
     async def promote(self, most: int = MAX_BATCH) -> tuple[int, float | None]:
@@ -257,7 +262,6 @@ class Scripts:
             BrokerMisused: one of them cannot move; the others did.
         """
         reply = await self.run_script("promote", most)
-        failpoint("promote")
         _none_stuck(reply[2])
         wait = _int(reply[1])
         return _int(reply[0]), None if wait < 0 else wait / 1000
@@ -267,8 +271,10 @@ class Scripts:
     ) -> dict[str, int]:
         """Cancels; returns how many jobs were settled at once, marked as running, already done, or unknown.
 
+        The first call of each 32 targets (of each run) marks them and tells the workers, the others settle: see `docs/adr/0008-cancel.md`.
+
         Args:
-            most: about as many jobs of a run are settled a call.
+            most: members that one call passes over.
             incarnation: of the trainer that cancels its run: what a newer one started stays; 0 = the one that has the run now.
         """
         total = {"settled": 0, "running": 0, "done": 0, "unknown": 0}
@@ -316,7 +322,6 @@ class Scripts:
             dead: a boot that is known to be dead; the name is taken from it.
         """
         reply = await self.run_script("take_name", consumer, boot, lock_ms, node, stage, slots, pid, version, dead)
-        failpoint("take_name")
         return None if reply[0] == b"ok" else (_text(reply[1]), _int(reply[2]) / 1000)
 
     async def drop_name(self, consumer: str, boot: str) -> bool:
@@ -343,20 +348,17 @@ class Scripts:
             BrokerMisused: one of them cannot end; the others did.
         """
         reply = await self.run_script("expire_deadlines", most)
-        failpoint("expire_deadlines")
         _none_stuck(reply[2])
         return _int(reply[0]), _int(reply[1])
 
     async def sweep_lane(self, stream: str, node: str, most: int = MAX_BATCH) -> tuple[int, int, bool]:
         """Sends back what waits in a dead node's lane; returns (sent back, left, lane deleted)."""
         reply = await self.run_script("sweep_lane", stream, node, most)
-        failpoint("sweep_lane")
         return _int(reply[0]), _int(reply[1]), _int(reply[2]) == 1
 
     async def reconcile(self, run: str, cursor: str = "0", most: int = MAX_BATCH) -> tuple[str, int]:
         """Puts back open jobs of a run whose entry is in no stream; returns (next cursor, how many)."""
         reply = await self.run_script("reconcile", run, cursor, most)
-        failpoint("reconcile")
         return _text(reply[0]), _int(reply[1])
 
     async def keep_body(self, job: str, attempt: int, kind: str, body: bytes, *, ttl_ms: int) -> bool:

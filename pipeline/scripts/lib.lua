@@ -166,7 +166,14 @@ local function wake_up(...)
   if type(told) == 'table' and told.err then count(KEYS[1], 'wake_ups_lost', 1) end
 end
 
-local function close_group(grp, run, prompt)
+local function close_group(grp, run, prompt, val)
+  if val then
+    -- all of a validation's groups are wanted and nobody judges them: its trainer puts their records together
+    call('HSET', group_key(grp), 'st', 'closed', 'closed', NOW)
+    count(run_key(run), 'groups.validation', 1)
+    redis.pcall('ZREM', open_key(run), grp)
+    return
+  end
   -- the record of closed groups comes first: when it cannot be written the group stays open, and reconcile closes it
   call('ZADD', P .. 'z:closed', NOW, grp)
   call('HSET', group_key(grp), 'st', 'closed', 'closed', NOW)
@@ -178,13 +185,13 @@ end
 local groups = {}
 local function add_member(grp, run, n, line)
   local key = group_key(grp)
-  local g = groups[grp] or hash_or_nothing(key, 'want', 'st', 'prompt')
+  local g = groups[grp] or hash_or_nothing(key, 'want', 'st', 'prompt', 'val')
   groups[grp] = g
   if not g.st or call('HSETNX', key .. ':m', n, line) == 0 then return end
   local have = call('HLEN', key .. ':m')
   if have == 1 then call('PEXPIRE', key .. ':m', math.max(1, call('PTTL', key))) end
   if g.st == 'open' and have >= tonumber(g.want) then
-    close_group(grp, run, g.prompt)
+    close_group(grp, run, g.prompt, g.val)
     g.st = 'closed'
   end
 end
@@ -275,6 +282,35 @@ local function bury(job, why, was_waiting)
   return true
 end
 
+-- Waiting jobs of one run have two lanes in one sorted set: those of a validation have scores of a band above all others. While both have jobs they
+-- take turns, job for job, also over calls, so that a validation waits behind no flood and is none. Takes at most `most` jobs out, in turn.
+local VALIDATION_BAND, LANES_PART = 2^50, 2^49
+local function take_waiting(rk, r, queue, most)
+  local validation = r['val.serial'] and call('ZCOUNT', queue, LANES_PART, '+inf') or 0
+  local training, ours, out = 0, {}, {}
+  if validation > 0 then
+    training = call('ZCARD', queue) - validation
+    local share = most
+    if training > 0 then
+      share = math.floor(most / 2)
+      if most % 2 == 1 then
+        if r.lane ~= 'training' then share = share + 1 end
+        call('HSET', rk, 'lane', r.lane ~= 'training' and 'training' or 'validation')
+      end
+      share = math.min(validation, math.max(share, most - training))
+    end
+    ours = share > 0 and call('ZRANGEBYSCORE', queue, LANES_PART, '+inf', 'LIMIT', 0, share) or {}
+    if #ours > 0 then call('ZREM', queue, unpack(ours)) end
+    most = math.min(training, most - #ours)
+  end
+  local others = most > 0 and call('ZPOPMIN', queue, most) or {}
+  for i = 1, math.max(#ours, #others / 2) do
+    out[#out + 1] = ours[i]
+    out[#out + 1] = others[2 * i - 1]
+  end
+  return out
+end
+
 -- Weighted deficit round robin over the runs that have waiting jobs of one class: moves jobs to s:init while that is short.
 -- A run's turn is a quantum of jobs by its weight. When the room ends within a turn, the run stays at the head with what is left of it.
 -- A run whose queue is something else by now is held back like one that is paused.
@@ -294,7 +330,7 @@ admit = function(cls, window)
   while room > 0 and turns > 0 and held_back < turns do
     local run = call('LINDEX', active, 0)
     local rk, queue = run_key(run), queue_key(run, cls)
-    local r = hash_or_nothing(rk, 'weight', 'quota', 'inflight', 'paused')
+    local r = hash_or_nothing(rk, 'weight', 'quota', 'inflight', 'paused', 'val.serial', 'lane')
     local quota, allowed = tonumber(r.quota or '0'), room
     if quota > 0 then
       local in_flight = tonumber(r.inflight or '0') + ((counted[rk] or {}).inflight or 0)
@@ -311,9 +347,7 @@ admit = function(cls, window)
       held_back, left = 0, tonumber(call('HGET', deficits, run) or '0')
       if left < 1 then left = left + QUANTUM * math.max(LEAST_WEIGHT, tonumber(r.weight or '1')) end
       local most, before = math.min(allowed, math.floor(left)), moved
-      local popped = most > 0 and call('ZPOPMIN', queue, most) or {}
-      for i = 1, #popped, 2 do
-        local job = popped[i]
+      for _, job in ipairs(most > 0 and take_waiting(rk, r, queue, most) or {}) do
         local h, usable = job_hash(job, 'st', 'run', 'grp', 'n', 'task', 'cls', 'att')
         if h.st == 'waiting' then
           make_ready(job, h, 'init')
@@ -339,14 +373,14 @@ admit = function(cls, window)
 end
 
 -- One unit (a whole group, or a single job when members is 0) enters the queue of its run.
--- c: run, inc, tpl, task, cls, pri, wall_ms, ttl_ms, mf, ml, res, recovery
+-- c: run, inc, tpl, task, cls, pri, wall_ms, ttl_ms, mf, ml, res, recovery, val (serial of the validation it belongs to, or nil)
 local function accept_unit(c, unit, members, prompt_body, prompt_id, draw, version)
   local keep_ms = c.wall_ms + c.ttl_ms
   call('SET', prompt_key(unit), prompt_body, 'PX', keep_ms)
   local rk, queue = run_key(c.run), queue_key(c.run, c.cls)
   local n = math.max(1, members)
   local last = call('HINCRBY', rk, 'seq', n)
-  local base = -c.pri * 1099511627776
+  local base = (c.val and VALIDATION_BAND or 0) - c.pri * 1099511627776
   local queued, deadlines = {}, {}
   for m = 0, n - 1 do
     local job = members == 0 and unit or (unit .. '.' .. m)
@@ -364,6 +398,7 @@ local function accept_unit(c, unit, members, prompt_body, prompt_id, draw, versi
   if members > 0 then
     call('HSET', group_key(unit), 'run', c.run, 'inc', c.inc, 'prompt', prompt_id, 'draw', draw, 'want', n, 'st', 'open', 't', NOW, 'pv', version,
       'begun', 0, 'res', c.res)
+    if c.val then call('HSET', group_key(unit), 'val', c.val) end
     call('PEXPIRE', group_key(unit), keep_ms)
   end
   call('ZADD', open_key(c.run), NOW, unit)

@@ -78,14 +78,17 @@ class InferencePool:
             server.url: int(await ask(self._client, "ZCARD", self._keys.key("as", run, server.url))) for server in await self.servers(run)
         }
 
-    async def assign(self, run: str, model: str, job: str, attempt: int, *, avoid: Sequence[str] = ()) -> Assignment | None:
+    async def assign(
+        self, run: str, model: str, job: str, attempt: int, *, avoid: Sequence[str] = (), pin: int | None = None
+    ) -> Assignment | None:
         """The server this attempt calls; None when no server of that run and model is up.
 
         Args:
             avoid: servers that just failed. The least loaded one is often the one that everybody has fled from.
+            pin: number of the one server it may have, among those attached and sorted by address (modulo their count).
         """
         holder = f"{job}:{attempt}"
-        reply = await self._script("pool_assign", run, model, holder, self._lease_ms, *avoid)
+        reply = await self._script("pool_assign", run, model, holder, self._lease_ms, "" if pin is None else pin, *avoid)
         if not reply:
             return None
         return Assignment(run, _text(reply[0]), _text(reply[1]), holder)

@@ -101,6 +101,15 @@ class Recovery(StrEnum):
     """To EVAL with the turns that were journalled."""
 
 
+class RewardSource(StrEnum):
+    """Who gives a job its reward."""
+
+    TASK = "task"
+    """The task's grader, in EVAL."""
+    OUTSIDE = "outside"
+    """Whoever reports it: the job awaits that after EVAL, which grades nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How a model call samples. Recorded with every turn."""
@@ -161,6 +170,13 @@ class JobTemplate:
     """Retries after losses (the worker died)."""
     expected_bytes: int = 65_536
     """Reserved in Redis for the job's bodies until it is settled."""
+    reward: RewardSource = RewardSource.TASK
+    reward_deadline_s: float = 3600.0
+    """For a reward from outside: from the end of RUN until it ends without one."""
+    hold_s: float = 0.0
+    """Above 0: its group is held for the trainer's group hook, at most this long, before it closes."""
+    deterministic: bool = False
+    """What is sampled depends on nothing but the run seed, the prompt, the member and the weights (ADR 11)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

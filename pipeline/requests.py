@@ -11,6 +11,7 @@ import hashlib
 import math
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Self
 
 import numpy as np
@@ -19,10 +20,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest
 from pipeline.keys import PROMPT_ID, RUN_ID
-from pipeline.messages import JobTemplate, Json, Limits, Prompt, Recovery, Sampling
+from pipeline.messages import JobTemplate, Json, Limits, Prompt, Recovery, RewardSource, Sampling
 from pipeline.request_errors import invalid_request, shown
-from pipeline.supervisor.policies import POLICIES
-from pipeline.supervisor.step_spec import CancelRule, StepSpec
+from pipeline.supervisor.informative import check_policy
+from pipeline.supervisor.loss_policy import DEFAULT_LOSS, Loss
+from pipeline.supervisor.step_spec import CancelRule, OnStale, StepSpec, Surplus
 
 DAY_S = 86_400.0
 MAX_TOKENS = 16_777_216
@@ -202,6 +204,10 @@ class TemplateRequest(Request):
     max_lost: int = Field(default=_template.max_lost, ge=0, le=1000)
     expected_bytes: int = Field(default=_template.expected_bytes, ge=0, le=1024**3)
     """Reserved in Redis for the bodies of one job."""
+    reward: Annotated[RewardSource, Field(strict=False)] = _template.reward
+    """`task`: EVAL grades. `outside`: EVAL does not, and the job awaits `run.report_reward`."""
+    reward_deadline_s: float = Field(default=_template.reward_deadline_s, ge=0.1, le=30 * DAY_S)
+    """How long it awaits that; then it ends as an `infra_failure`, without a reward."""
 
     def template(self) -> JobTemplate:
         """The message.
@@ -223,6 +229,8 @@ class TemplateRequest(Request):
             max_failed=self.max_failed,
             max_lost=self.max_lost,
             expected_bytes=self.expected_bytes,
+            reward=self.reward,
+            reward_deadline_s=self.reward_deadline_s,
         )
         n_bytes = len(encode(template))
         if n_bytes > MAX_OPTION_BYTES:
@@ -272,20 +280,42 @@ class StepRequest(TemplateRequest):
     reward_low: float | None = None
     """A reward below is a fault of the grader; none = no bound."""
     reward_high: float | None = None
+    keep_filtered: float = Field(default=0.0, ge=0, le=1)
+    """Share of filtered groups, by a hash of their prompts' ids, whose trajectories stay until the ack, to be looked at."""
     version: str = Field(default="", pattern=VERSION)
     """Label of the policy that is expected to sample; empty = any."""
     ahead: int = Field(default=1, ge=0, le=64)
     """Steps that are open beyond the one that the trainer has, so that rollouts go on while it trains."""
+    deterministic: bool = False
+    """What is trained follows from run seed, prompts and weights alone, whatever closes first (ADR 11). Sets `ahead` to 0, `min_members`
+    to `n` and `cancel` to `all`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _deterministic_defaults(cls, data: object) -> object:
+        if isinstance(data, Mapping) and data.get("deterministic") is True:
+            return {"ahead": 0, "cancel": CancelRule.ALL, "min_members": data.get("n", 0), **data}
+        return data
+
+    @model_validator(mode="after")
+    def _deterministic_fits(self) -> Self:
+        if self.deterministic:
+            for name, forced in (("ahead", 0), ("cancel", CancelRule.ALL), ("min_members", self.n)):
+                if getattr(self, name) != forced:
+                    raise ValueError(f"expected {name} to be left out, or {forced}, in a deterministic step, got {getattr(self, name)}")
+        return self
 
     @model_validator(mode="after")
     def _members_fit(self) -> Self:
         if self.min_members > self.n:
             raise ValueError(f"expected min_members ({self.min_members}) to be at most n ({self.n})")
-        if self.policy not in POLICIES:
-            raise ValueError(f"expected policy to be one of {', '.join(sorted(POLICIES))}, got {self.policy!r}")
         if None not in (self.reward_low, self.reward_high) and self.reward_low >= self.reward_high:  # type: ignore[operator]
             raise ValueError(f"expected reward_low ({self.reward_low}) to be below reward_high ({self.reward_high})")
         return self
+
+    def template(self) -> JobTemplate:
+        """The message."""
+        return replace(super().template(), deterministic=self.deterministic)
 
     def spec(self) -> StepSpec:
         """The message."""
@@ -302,6 +332,8 @@ class StepRequest(TemplateRequest):
             reward_low=-math.inf if self.reward_low is None else self.reward_low,
             reward_high=math.inf if self.reward_high is None else self.reward_high,
             version=self.version,
+            keep_filtered=self.keep_filtered,
+            deterministic=self.deterministic,
         )
 
 

@@ -34,7 +34,7 @@ for _, prompt in ipairs(prompts) do
     m.state, m.inc = 'flying', inc
     write_mark(run, prompt, m)
     accept_unit(c, grp, n, body, prompt, m.draw, s.version or '')
-    call('HSET', group_key(grp), 'step', k, 'redraws', m.redraws)
+    call('HSET', group_key(grp), 'step', k, 'redraws', m.redraws, 'place', m.place)
     call('ZADD', flying_key(run), NOW, grp)
     launched = launched + 1
   else

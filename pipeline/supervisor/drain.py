@@ -60,44 +60,46 @@ class Drain:
                 runs |= set(await self._reader.active_runs()) - looked
             for run in sorted(runs):
                 groups = closed.get(run, [])
-                if not await self._look_after(run, groups, find_stuck=every_run and run not in looked):
-                    left += len(groups)
+                left += await self._look_after(run, groups, find_stuck=every_run and run not in looked)
             looked |= runs
             if sum(map(len, closed.values())) < CLOSED_A_PAGE:
                 return
 
-    async def _look_after(self, run: str, closed: Sequence[str], *, find_stuck: bool) -> bool:
-        """Does what one run needs; False when it could not be done. One unusable run does not keep the others waiting."""
+    async def _look_after(self, run: str, closed: Sequence[str], *, find_stuck: bool) -> int:
+        """Does what one run needs; returns how many of the closed groups stay. One unusable run does not keep the others waiting."""
         try:
             groups = [*closed, *(await self._reader.stuck(run) if find_stuck else ())]
             for _ in range(LOOKS):
                 try:
-                    await self._act(run, groups)
+                    accounted = await self._act(run, groups)
                     self._unusable.discard(run)
-                    return True
+                    return sum(group not in accounted for group in closed)
                 except Moved:
                     continue
             log.info("ledger_contended", run=run, looks=LOOKS)
         except BrokerUnreachable:
             raise
         except RunClosed:
-            return True
+            return 0
         except (RollstreamError, redis.RedisError, ValueError, KeyError) as error:
             if run not in self._unusable:
                 self._unusable.add(run)
                 log.error("ledger_unusable", run=run, error=f"{type(error).__name__}: {error}")
-        return False
+        return len(closed)
 
-    async def _act(self, run: str, closed: Sequence[str]) -> None:
+    async def _act(self, run: str, closed: Sequence[str]) -> frozenset[str]:
+        """Returns those of the closed groups that are closed no more; others wait for their turn (`launch_order`)."""
         view = await self._reader.run(run)
         if view is None:
             for group in closed:
                 await self._scripts.drop_closed(group, f"run {run} is gone")
-            return
+            return frozenset(closed)
         view = await self._give_up_older(view)
-        view = await self._account(view, await self._readable(closed))
+        readable = await self._readable(closed)
+        view, waiting = await self._account(view, readable)
         view = await self._reach(view)
         await self._launch(view)
+        return frozenset(closed) - waiting
 
     async def _readable(self, closed: Sequence[str]) -> list[ClosedGroup]:
         groups: list[ClosedGroup] = []
@@ -126,17 +128,19 @@ class Drain:
         self._retired[run] = incarnation
         return view
 
-    async def _account(self, view: RunView, closed: Sequence[ClosedGroup]) -> RunView:
+    async def _account(self, view: RunView, closed: Sequence[ClosedGroup]) -> tuple[RunView, frozenset[str]]:
+        """Returns how things stand then, and which groups wait for others before them."""
         accounts = ledger.account(view, closed)
+        waiting = frozenset(group.id for group in closed) - {account.group for account in accounts}
         if not accounts:
-            return view
+            return view, waiting
         for at in range(0, len(accounts), ACCOUNTS_A_CALL):
             batch = accounts[at : at + ACCOUNTS_A_CALL]
             revision, words = await self._scripts.account_groups(view.basis, batch)
             view = _at(view, revision)
             for account, word in zip(batch, words, strict=True):
                 _log_account(view.basis.run, account, word)
-        return await self._again(view)
+        return await self._again(view), waiting
 
     async def _reach(self, view: RunView) -> RunView:
         while (step := ledger.reached(view)) is not None:

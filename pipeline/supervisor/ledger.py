@@ -20,7 +20,8 @@ from dataclasses import replace
 
 from pipeline.messages import Outcome
 from pipeline.supervisor.actions import Account, Launch, Reach, Verdict
-from pipeline.supervisor.policies import Judgement, judge
+from pipeline.supervisor.launch_order import in_launch_order, waits_for_the_reserve
+from pipeline.supervisor.policies import SCORE, Judgement, judge
 from pipeline.supervisor.replenishment import informative_rate, wanted_in_flight
 from pipeline.supervisor.step_spec import CancelRule
 from pipeline.supervisor.views import ClosedGroup, FlyingGroup, OpenStep, RunView
@@ -35,8 +36,11 @@ def account(view: RunView, closed: Sequence[ClosedGroup]) -> list[Account]:
     """
     steps = list(view.steps)
     accounts: list[Account] = []
-    for group in sorted(view.parked, key=_age) + sorted((g for g in closed if not g.parked), key=_age):
-        judgement = judge(group, incarnation=view.basis.incarnation, run_cancelled_for=view.cancelled_for)
+    ready = in_launch_order(view, [group for group in closed if not group.parked])
+    for group in sorted(view.parked, key=_age) + sorted(ready, key=_age):
+        judgement = judge(group, incarnation=view.basis.incarnation, run_cancelled_for=view.cancelled_for, policies=policies)
+        if judgement is None:
+            continue
         verdict, why = judgement.verdict, judgement.why
         step = steps[0].index if steps else None
         if not group.launched_by_ledger:
@@ -108,7 +112,7 @@ def _wanted_each(view: RunView, steps: Sequence[OpenStep]) -> list[int]:
 
 
 def _age(group: ClosedGroup) -> tuple[int, str]:
-    return group.closed_ms, group.id
+    return (group.place if group.spec.deterministic else group.closed_ms), group.id
 
 
 def _least_work_first(group: FlyingGroup) -> tuple[int, int, int, str]:
@@ -127,6 +131,8 @@ def _account(group: ClosedGroup, judgement: Judgement, verdict: Verdict, why: st
         group=group.id,
         verdict=verdict,
         why=why.replace("|", "/"),
+        if step.spec.deterministic and waits_for_the_reserve(view):
+            bound = max(bound, view.flying + 1)
         step=step,
         want=group.want,
         valid=len(valid),

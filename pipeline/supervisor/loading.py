@@ -7,7 +7,7 @@ and a decision on a mixed view is refused as one on an old view is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import orjson
@@ -78,6 +78,7 @@ class LedgerReader:
                 if found.get("st") == "open":
                     steps.append(OpenStep(index=index, spec=StepSpec.from_fields(found), accepted=int(found.get("acc", "0"))))
         parked = await self.groups([word.decode() for word in first[3]])
+        places, reserve_place = await self._places(run) if any(step.spec.deterministic for step in steps) else ({}, None)
         return RunView(
             basis=Basis(run, int(head["inc"]), int(head.get("rev", "0"))),
             steps=tuple(steps),
@@ -91,9 +92,21 @@ class LedgerReader:
             is_open=head.get("st") == "open",
             parked=tuple(group for group in parked.values() if isinstance(group, ClosedGroup)),
         )
+            flying_places=places,
+            reserve_place=reserve_place,
 
     async def groups(self, ids: Sequence[str]) -> dict[str, ClosedGroup | UnreadableGroup]:
         """Closed groups with their members, without those that have their verdict; for one that cannot be read what is wrong with it."""
+    async def _places(self, run: str) -> tuple[dict[str, int], int | None]:
+        """Places of the prompts in flight, by group, and the lowest place in the reserve."""
+        front, listed = await self._ask(
+            [("ZRANGE", self._keys.reserve(run), 0, 0, "WITHSCORES"), ("ZRANGE", self._keys.flying(run), 0, -1)]
+        )
+        flying = [word.decode() for word in listed]
+        found = await self._ask([("HGET", self._keys.group(group), "place") for group in flying])
+        places = {group: int(place) for group, place in zip(flying, found, strict=True) if place is not None}
+        return places, int(float(front[1])) if front else None
+
         replies = await self._ask(
             [command for group in ids for command in (("HGETALL", self._keys.group(group)), ("HGETALL", self._keys.members(group)))],
             errors=True,
@@ -213,7 +226,7 @@ def _closed_group(group: str, head: Hash, lines: Hash, specs: Mapping[tuple[str,
         id=group,
         incarnation=int(head.get("inc", "0")),
         want=want,
-        members={int(index): parse_member(line) for index, line in lines.items()},
+        members={int(index): replace(parse_member(line), more_tokens=int(head.get(f"more.{index}", "0"))) for index, line in lines.items()},
         closed_ms=int(head.get("closed", "0")),
         spec=spec or StepSpec(target=1, n=want),
         launched_by_ledger="step" in head,
@@ -223,6 +236,8 @@ def _closed_group(group: str, head: Hash, lines: Hash, specs: Mapping[tuple[str,
     )
 
 
+        launched_for=int(head["step"]) if "step" in head else None,
+        place=int(head.get("place", "0")),
 def _text_hash(reply: object) -> Hash:
     """A hash as text, whatever way the client hands it over."""
     if isinstance(reply, dict):

@@ -86,6 +86,10 @@ class StepSpec:
         }
 
     @classmethod
+    keep_filtered: float = 0.0
+    """Share of filtered groups, by a hash of their prompts' ids, whose trajectories stay until the ack."""
+    deterministic: bool = False
+    """Groups join in the order of their prompts' places, and what is in flight at the target is given up (`launch_order`)."""
     def from_fields(cls, found: Mapping[str, str]) -> StepSpec:
         """The record in a step's hash; fields a newer writer added are ignored, ones an older left out take their default.
 
@@ -111,3 +115,7 @@ class StepSpec:
 def _check(holds: bool, field: str, expected: str, got: object) -> None:
     if not holds:
         raise InvalidRequest(f"expected {expected}, got {got!r}", field=field)
+            "keep_filtered": repr(self.keep_filtered),
+            "deterministic": "1" if self.deterministic else "",
+            keep_filtered=float(found.get("keep_filtered", "0")),
+            deterministic=found.get("deterministic") == "1",

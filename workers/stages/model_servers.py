@@ -76,17 +76,29 @@ class ModelServers:
         await self._stack.aclose()
 
     def for_job(
-        self, run: str, model: str, job: str, attempt: int, *, gate: Callable[[], None], progress: Callable[[float], None], waiting: Waiting
+        self,
+        run: str,
+        model: str,
+        job: str,
+        attempt: int,
+        *,
+        gate: Callable[[], None],
+        progress: Callable[[float], None],
+        waiting: Waiting,
+        pin: int | None = None,
     ) -> PooledBackend:
-        """The server of one attempt, assigned at its first call."""
-        return PooledBackend(self, run, model, job, attempt, gate, progress, waiting)
+        """The server of one attempt, assigned at its first call; with `pin` always the same one (`InferencePool.assign`)."""
+        return PooledBackend(self, run, model, job, attempt, gate, progress, waiting, pin)
 
-    async def assign(self, run: str, model: str, job: str, attempt: int) -> Assignment | None:
-        """Asks the pool; remembers the lease. None also while Redis is away: it is waited for like a server."""
+    async def assign(self, run: str, model: str, job: str, attempt: int, pin: int | None = None) -> Assignment | None:
+        """Asks the pool; remembers the lease. None also while Redis is away: it is waited for like a server.
+
+        A job that is pinned waits for a server that is avoided.
+        """
         now_s = time.monotonic()
         avoid = [url for url, (until_s, _) in self._suspects.items() if now_s < until_s]
         try:
-            assignment = await self._pool.assign(run, model, job, attempt, avoid=avoid)
+            assignment = await self._pool.assign(run, model, job, attempt, avoid=avoid, pin=pin)
         except BrokerUnreachable as error:
             log.warning("assignment_waits_for_redis", job_id=job, error=str(error))
             return None
@@ -155,8 +167,10 @@ class PooledBackend:
         gate: Callable[[], None],
         progress: Callable[[float], None],
         waiting: Waiting,
+        pin: int | None = None,
     ) -> None:
         self._servers = servers
+        self._pin = pin
         self._run, self._model, self._job, self._attempt = run, model, job, attempt
         self._gate = gate
         self._progress = progress
@@ -225,7 +239,7 @@ class PooledBackend:
         while self._assignment is None:
             self._gate()
             self._progress(WAIT_PROGRESS_S)
-            self._assignment = await self._servers.assign(self._run, self._model, self._job, self._attempt)
+            self._assignment = await self._servers.assign(self._run, self._model, self._job, self._attempt, self._pin)
             if self._assignment is None:
                 with self._waiting():
                     await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))

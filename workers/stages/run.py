@@ -15,6 +15,7 @@ from pipeline.errors import JobCancelled, RollstreamError
 from pipeline.messages import Stage, StopReason, Trajectory
 from workers.agent.invariants import broken_promises
 from workers.agent.limits import ActiveTime
+from workers.agent.seeds import server_pin
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.handlers.base import Environment, RunContext, StageContext, TaskHandler
 from workers.handlers.registry import Handlers
@@ -53,7 +54,8 @@ class RunWork(StageWork):
         async def journal(delta: TurnDelta) -> None:
             journalled.append(delta)
             control.progress(limits.run_active_s + PROGRESS_MARGIN_S)
-            await control.journal(delta.index, codec.encode(delta))
+            sampled_tokens = sum(int(segment.sampled_mask.sum()) for segment in delta.segments)
+            await control.journal(delta.index, codec.encode(delta), sampled_tokens)
 
         active = ActiveTime(limits.run_active_s)
         backend = self.models.for_job(
@@ -64,6 +66,7 @@ class RunWork(StageWork):
             gate=control.gate,
             progress=control.progress,
             waiting=active.waiting,
+            pin=server_pin(spec),
         )
         shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
         try:

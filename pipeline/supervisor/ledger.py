@@ -21,7 +21,7 @@ from dataclasses import replace
 from pipeline.messages import Outcome
 from pipeline.supervisor.actions import Account, Launch, Reach, Verdict
 from pipeline.supervisor.launch_order import in_launch_order, waits_for_the_reserve
-from pipeline.supervisor.policies import SCORE, Judgement, judge
+from pipeline.supervisor.policies import Judgement, judge
 from pipeline.supervisor.replenishment import informative_rate, wanted_in_flight
 from pipeline.supervisor.step_spec import CancelRule
 from pipeline.supervisor.views import ClosedGroup, FlyingGroup, OpenStep, RunView
@@ -38,9 +38,7 @@ def account(view: RunView, closed: Sequence[ClosedGroup]) -> list[Account]:
     accounts: list[Account] = []
     ready = in_launch_order(view, [group for group in closed if not group.parked])
     for group in sorted(view.parked, key=_age) + sorted(ready, key=_age):
-        judgement = judge(group, incarnation=view.basis.incarnation, run_cancelled_for=view.cancelled_for, policies=policies)
-        if judgement is None:
-            continue
+        judgement = judge(group, incarnation=view.basis.incarnation, run_cancelled_for=view.cancelled_for)
         verdict, why = judgement.verdict, judgement.why
         step = steps[0].index if steps else None
         if not group.launched_by_ledger:
@@ -101,6 +99,8 @@ def launch(view: RunView) -> Launch | None:
     if not view.is_open or view.cancelled_for or (not view.reserve and (view.prompts_ended or view.need_announced)):
         return None
     for step, bound in zip(view.steps, _wanted_each(view, view.steps), strict=True):
+        if step.spec.deterministic and waits_for_the_reserve(view):
+            bound = max(bound, view.flying + 1)
         missing = bound - view.flying
         if missing > 0:
             return Launch(step=step.index, groups=missing, bound=bound)
@@ -131,8 +131,6 @@ def _account(group: ClosedGroup, judgement: Judgement, verdict: Verdict, why: st
         group=group.id,
         verdict=verdict,
         why=why.replace("|", "/"),
-        if step.spec.deterministic and waits_for_the_reserve(view):
-            bound = max(bound, view.flying + 1)
         step=step,
         want=group.want,
         valid=len(valid),

@@ -7,7 +7,7 @@ and a decision on a mixed view is refused as one on an old view is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
@@ -90,13 +90,11 @@ class LedgerReader:
             informative=int(head.get("rate.informative", "0")),
             cancelled_for=head.get("cx", ""),
             is_open=head.get("st") == "open",
-            parked=tuple(group for group in parked.values() if isinstance(group, ClosedGroup)),
-        )
             flying_places=places,
             reserve_place=reserve_place,
+            parked=tuple(group for group in parked.values() if isinstance(group, ClosedGroup)),
+        )
 
-    async def groups(self, ids: Sequence[str]) -> dict[str, ClosedGroup | UnreadableGroup]:
-        """Closed groups with their members, without those that have their verdict; for one that cannot be read what is wrong with it."""
     async def _places(self, run: str) -> tuple[dict[str, int], int | None]:
         """Places of the prompts in flight, by group, and the lowest place in the reserve."""
         front, listed = await self._ask(
@@ -107,6 +105,8 @@ class LedgerReader:
         places = {group: int(place) for group, place in zip(flying, found, strict=True) if place is not None}
         return places, int(float(front[1])) if front else None
 
+    async def groups(self, ids: Sequence[str]) -> dict[str, ClosedGroup | UnreadableGroup]:
+        """Closed groups with their members, without those that have their verdict; for one that cannot be read what is wrong with it."""
         replies = await self._ask(
             [command for group in ids for command in (("HGETALL", self._keys.group(group)), ("HGETALL", self._keys.members(group)))],
             errors=True,
@@ -226,18 +226,18 @@ def _closed_group(group: str, head: Hash, lines: Hash, specs: Mapping[tuple[str,
         id=group,
         incarnation=int(head.get("inc", "0")),
         want=want,
-        members={int(index): replace(parse_member(line), more_tokens=int(head.get(f"more.{index}", "0"))) for index, line in lines.items()},
+        members={int(index): parse_member(line) for index, line in lines.items()},
         closed_ms=int(head.get("closed", "0")),
         spec=spec or StepSpec(target=1, n=want),
         launched_by_ledger="step" in head,
         redraws=int(head.get("redraws", "0")),
         given_up=head.get("cx", ""),
         parked="parked" in head,
+        launched_for=int(head["step"]) if "step" in head else None,
+        place=int(head.get("place", "0")),
     )
 
 
-        launched_for=int(head["step"]) if "step" in head else None,
-        place=int(head.get("place", "0")),
 def _text_hash(reply: object) -> Hash:
     """A hash as text, whatever way the client hands it over."""
     if isinstance(reply, dict):

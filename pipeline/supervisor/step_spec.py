@@ -53,6 +53,8 @@ class StepSpec:
     """A reward outside these bounds, which the task declares, is a grading fault: outside the statistics."""
     version: str = ""
     """Label of the policy that is expected to sample the groups launched for this step."""
+    deterministic: bool = False
+    """Groups join in the order of their prompts' places, and what is in flight at the target is given up (`launch_order`)."""
 
     def __post_init__(self) -> None:
         _check(1 <= self.target <= 100_000, "target", "1 to 100,000 groups", self.target)
@@ -83,13 +85,10 @@ class StepSpec:
             "low": repr(self.reward_low),
             "high": repr(self.reward_high),
             "version": self.version,
+            "deterministic": "1" if self.deterministic else "",
         }
 
     @classmethod
-    keep_filtered: float = 0.0
-    """Share of filtered groups, by a hash of their prompts' ids, whose trajectories stay until the ack."""
-    deterministic: bool = False
-    """Groups join in the order of their prompts' places, and what is in flight at the target is given up (`launch_order`)."""
     def from_fields(cls, found: Mapping[str, str]) -> StepSpec:
         """The record in a step's hash; fields a newer writer added are ignored, ones an older left out take their default.
 
@@ -109,13 +108,10 @@ class StepSpec:
             reward_low=float(found.get("low", "-inf")),
             reward_high=float(found.get("high", "inf")),
             version=found.get("version", ""),
+            deterministic=found.get("deterministic") == "1",
         )
 
 
 def _check(holds: bool, field: str, expected: str, got: object) -> None:
     if not holds:
         raise InvalidRequest(f"expected {expected}, got {got!r}", field=field)
-            "keep_filtered": repr(self.keep_filtered),
-            "deterministic": "1" if self.deterministic else "",
-            keep_filtered=float(found.get("keep_filtered", "0")),
-            deterministic=found.get("deterministic") == "1",

@@ -72,6 +72,10 @@ class ClosedGroup:
     """Why it was given up while in flight; empty = it was not."""
     parked: bool = False
     """It was found informative while no step had room."""
+    launched_for: int | None = None
+    """The step it was launched for."""
+    place: int = 0
+    """Of its prompt in the reserve: the order of launches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +86,6 @@ class FlyingGroup:
     incarnation: int
     want: int
     launched_ms: int
-    launched_for: int | None = None
-    """The step it was launched for."""
-    place: int = 0
-    """Of its prompt in the reserve: the order of launches."""
     ended: int
     """Members that ended, however."""
     finished: int
@@ -114,15 +114,9 @@ class RunView:
     cancelled_for: str = ""
     """Why the run was cancelled; empty = it was not."""
     is_open: bool = True
-    parked: tuple[ClosedGroup, ...] = field(default=())
-    """Informative groups that no step had room for, longest waiting first."""
     flying_places: Mapping[str, int] = field(default_factory=dict)
     """Group in flight -> place of its prompt. Only read while a deterministic step is open."""
     reserve_place: int | None = None
     """Lowest place in the reserve; None = empty. Read as `flying_places`."""
-    version: Version | None = None
-    """The policy's current one; None = the trainer of this incarnation has not set it."""
-    untrained: tuple[int, ...] = ()
-    """Steps that were reached and whose update has not come. Known where a version is and a step drops what is stale."""
-    now_ms: int = 0
-    """When this was looked at, by the clock of Redis."""
+    parked: tuple[ClosedGroup, ...] = field(default=())
+    """Informative groups that no step had room for, longest waiting first."""

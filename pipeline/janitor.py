@@ -1,4 +1,5 @@
-"""Puts right what dead processes left: expired leases, due retries, passed deadlines, lanes of dead nodes, old consumers, lost entries.
+"""Puts right what dead processes left: expired leases, due retries, passed deadlines, lanes of dead nodes, old consumers, lost entries, runs
+without a trainer.
 
 It runs in every worker and supervisor process. One of them does a round at a time, and it is right with any number: every action is a
 script that judges again inside. It stamps its rounds; after a gap (Redis was away) no lease, heartbeat or deadline is judged for one full
@@ -17,10 +18,11 @@ import structlog
 
 from pipeline.errors import BrokerError, BrokerMisused
 from pipeline.keys import Keys
-from pipeline.messages import Stage
+from pipeline.messages import CancelReason, Stage
 from pipeline.recovery import put_back
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.calls import MAX_BATCH, Scripts
+from pipeline.scripts.run_calls import GoneRun, RunScripts
 from pipeline.settings import QueueSettings
 
 log = structlog.get_logger(__name__)
@@ -31,6 +33,7 @@ ROUNDS_A_LEASE = 4
 RECONCILE_EVERY_ROUNDS = 20
 CONSUMERS_EVERY_ROUNDS = 200
 CONSUMER_IDLE_S = 3600.0
+RUNS_A_PAGE = 256
 RECOVER_PAGES = 8
 """Most pages of expired entries a round and stream: a bounded rate, so that a lost node does not flood the others."""
 
@@ -57,6 +60,7 @@ class Janitor:
     ) -> None:
         self._client = client
         self._scripts = scripts
+        self._run_scripts = RunScripts(client, keys)
         self._keys = keys
         self._settings = settings
         self._who = who
@@ -101,6 +105,7 @@ class Janitor:
             parts += [partial(self._recover_expired, stream) for stream in streams]
             parts += [self._scripts.expire_deadlines]
             parts += [partial(self._sweep_lane, stream) for stream in streams if ":@" in stream]
+            parts += [self._close_gone_runs]
         parts += [self._admit]
         if self._round % RECONCILE_EVERY_ROUNDS == 0:
             parts += [self._reconcile]
@@ -158,6 +163,28 @@ class Janitor:
         back, left, deleted = await self._scripts.sweep_lane(stream, node)
         if back or deleted:
             log.warning("lane_swept", node=node, sent_back=back, left=left, deleted=deleted)
+
+    async def _close_gone_runs(self) -> None:
+        place = 0
+        while place >= 0:
+            place, gone = await self._run_scripts.close_gone_runs(place, RUNS_A_PAGE)
+            for run in gone:
+                await self._end_gone_run(run)
+
+    async def _end_gone_run(self, gone: GoneRun) -> None:
+        """Cancels the jobs of a closed run. A janitor that dies in between is followed by another: a closed run with open jobs is found again."""
+        reason = CancelReason.ABANDONED.value
+        counts = await self._scripts.cancel("run", [gone.run], reason, incarnation=gone.incarnation)
+        if gone.closed_now:
+            log.warning(
+                "run_closed",
+                run=gone.run,
+                incarnation=gone.incarnation,
+                why="its trainer gave no sign",
+                silent_s=round(gone.silent_s, 1),
+                cancelled=counts["settled"],
+                running=counts["running"],
+            )
 
     async def _promote(self) -> float:
         while True:

@@ -90,6 +90,8 @@ class CancelReason(StrEnum):
     """The wall deadline passed while a worker held it."""
     OVERLOAD = "overload"
     """Shed to relieve the engines."""
+    ABANDONED = "abandoned"
+    """The trainer of its run is gone, and the run was closed."""
 
 
 class Recovery(StrEnum):
@@ -187,6 +189,8 @@ class Prompt:
     """Stable within the run: epoch and index."""
     data: Json
     """What the handler needs (question, gold answer, image, ...)."""
+    first_member: int = 0
+    """Number of the first job that samples it: one that stands for a member of another group has that member's number, and so its seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,3 +376,5 @@ class JobResult:
     last_version: str
     seconds: Mapping[str, float]
     """Seconds a stage, of the attempts that were kept, and `total`."""
+    spent_tokens: int = 0
+    """Sampled tokens of all attempts, also of one that was cut off; as far as finished turns tell."""

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pipeline.errors import InvalidRequest
 
 ENVIRONMENT_PREFIX = "ROLLSTREAM_"
+DAY_S = 86_400.0
 
 
 class QueueSettings(BaseModel):
@@ -39,8 +40,15 @@ class QueueSettings(BaseModel):
     """Most waiting jobs of one run."""
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Most bytes of one body."""
+    max_unread: int = Field(default=200_000, ge=1)
+    """Records in the results of one run that its trainer has not acked, beyond which groups are launched for its oldest open step only."""
     run_ttl_s: float = Field(default=7 * 86_400.0, ge=0.1, le=366 * 86_400)
-    """A run whose trainer gave no sign for this long is closed."""
+    """A run whose trainer gave no sign for this long is closed. Its keys live as long again, and at least a day."""
+
+    @property
+    def run_keys_ttl_s(self) -> float:
+        """How long the keys of a run outlive the last sign of its trainer: it must be closed before it is forgotten."""
+        return self.run_ttl_s + max(self.run_ttl_s, DAY_S)
 
     @property
     def password(self) -> SecretStr | None:

@@ -168,8 +168,8 @@ def connect_blocking(
     *,
     run: str,
     resume: Mapping[str, object] | None = None,
-    weight: float = 1.0,
-    quota: int = 0,
+    weight: float | None = None,
+    quota: int | None = None,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Any]:
     """`connect` without an event loop: `with connect_blocking(url, run="swe-7b") as run:`, then the same calls without `await`."""

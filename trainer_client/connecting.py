@@ -44,8 +44,8 @@ class Connection:
         run: str,
         resume: Mapping[str, object] | None,
         *,
-        weight: float,
-        quota: int,
+        weight: float | None,
+        quota: int | None,
         patience_s: float,
     ) -> None:
         self._settings = settings
@@ -89,7 +89,14 @@ class Connection:
         await contact.reach(lambda: check_layout(client, settings))
         scripts, nonce = Scripts(client, keys), new_nonce()
         incarnation = await contact.reach(
-            lambda: scripts.connect_run(self._run, nonce=nonce, ttl_s=settings.run_ttl_s, weight=self._weight, quota=self._quota)
+            lambda: scripts.connect_run(
+                self._run,
+                nonce=nonce,
+                ttl_s=settings.run_keys_ttl_s,
+                gone_s=settings.run_ttl_s,
+                weight=self._weight,
+                quota=self._quota,
+            )
         )
         saved = await contact.reach(lambda: ask(client, "HGET", keys.run(self._run), "trainer"))
         stands = Progress.from_state(orjson.loads(saved), self._run) if saved else None
@@ -121,8 +128,8 @@ def connect(
     *,
     run: str,
     resume: Mapping[str, object] | None = None,
-    weight: float = 1.0,
-    quota: int = 0,
+    weight: float | None = None,
+    quota: int | None = None,
     patience_s: float = PATIENCE_S,
 ) -> Connection:
     """Connects to a run as its trainer: `async with connect(url, run="swe-7b") as run: ...`. A trainer that held it before is fenced off.
@@ -131,18 +138,20 @@ def connect(
         redis: URL of Redis, or all settings; None = as the environment says, else the embedded server of this machine.
         run: id of the run.
         resume: what `Run.state_dict` returned, from the trainer's checkpoint; None = go on after the last step that was acked.
-        weight: share of the run among others, while workers are scarce.
-        quota: most jobs in flight; 0 = no bound.
+        weight: share of the run among others, while workers are scarce; None = as it stands, 1 in a new run.
+        quota: most jobs in flight, 0 = no bound; None = as it stands, no bound in a new run.
         patience_s: how long a call waits for Redis before it fails.
 
     Raises:
         InvalidRequest: an argument does not fit.
     """
-    bounded_number(weight, "weight", low=0.001, high=1000)
-    bounded_int(quota, "quota", low=0, high=10_000_000)
+    if weight is not None:
+        weight = bounded_number(weight, "weight", low=0.001, high=1000)
+    if quota is not None:
+        bounded_int(quota, "quota", low=0, high=10_000_000)
     settings = redis if isinstance(redis, QueueSettings) else QueueSettings.load(redis_url=redis)
     bounded_seconds(patience_s, "patience_s")
-    return Connection(settings, run_id(run), resume, weight=float(weight), quota=quota, patience_s=patience_s)
+    return Connection(settings, run_id(run), resume, weight=weight, quota=quota, patience_s=patience_s)
 
 
 __all__ = ["PATIENCE_S", "Connection", "connect"]

@@ -205,16 +205,19 @@ local function plain(text) return (string.gsub(text or '', '|', '/')) end
 -- Promise 1 and 3: the terminal record, the fan-in into the group and the counters are one step.
 -- h: from `hash` with st, stage, run, grp, n, task, att; with `loaded` set also what `TERMINAL_FIELDS` names.
 -- r: out, why, rew, comps, stop, sampled, total, turns, v0, v1 (all text). More fields for the job's hash may follow.
-local TERMINAL_FIELDS = {'b.run', 'b.eval', 'ms.init', 'ms.run', 'ms.eval', 't', 'res', 'inc'}
+local TERMINAL_FIELDS = {'b.run', 'b.eval', 'ms.init', 'ms.run', 'ms.eval', 't', 'res', 'inc', 'tok'}
 local function terminal(job, h, r, ...)
   local key, run, b = job_key(job), h.run, h
   if not h.loaded then b = hash(key, unpack(TERMINAL_FIELDS)) end
   local grp = h.grp or ''
+  -- what it sampled over all its attempts: journalled turns, and at least what its trajectory has
+  local sampled = tonumber(r.sampled or '0')
+  local spent = math.max(sampled, tonumber(b.tok or '0'))
   local rid = call('XADD', results_key(run), '*', 'kind', 'job', 'job', job, 'run', run, 'grp', grp, 'n', h.n or '0', 'task', h.task or '',
     'out', r.out, 'why', r.why or '', 'rew', r.rew or '', 'comps', r.comps or '', 'stop', r.stop or '', 'att', h.att or '0',
     'ra', b['b.run'] or '0', 'ea', b['b.eval'] or '0', 'sampled', r.sampled or '0', 'total', r.total or '0', 'turns', r.turns or '0',
     'v0', r.v0 or '', 'v1', r.v1 or '', 'init_ms', b['ms.init'] or '0', 'run_ms', b['ms.run'] or '0', 'eval_ms', b['ms.eval'] or '0',
-    'all_ms', NOW - tonumber(b.t or NOW), 'inc', b.inc or '0', 'stage', h.stage or '')
+    'all_ms', NOW - tonumber(b.t or NOW), 'inc', b.inc or '0', 'stage', h.stage or '', 'spent', spent)
   call('HSET', key, 'st', 'done', 'out', r.out, 'rid', rid, 'eid', '', 'done', NOW, ...)
   if (r.why or '') ~= '' then call('HSET', key, 'why', r.why) end
   local rk = run_key(run)
@@ -225,9 +228,16 @@ local function terminal(job, h, r, ...)
   if b.res then count(KEYS[1], 'reserved', -tonumber(b.res)) end
   if grp == '' then
     redis.pcall('ZREM', open_key(run), job)
+    count(rk, 'tok.outside', spent)
   else
     add_member(grp, run, h.n, table.concat({r.out, r.rew or '', plain(r.stop), r.sampled or '0', r.total or '0', r.turns or '0', h.att or '0',
       plain(r.v0), plain(r.v1), rid, plain(r.why), r.comps or ''}, '|'))
+    local g = groups[grp]
+    if g.val then
+      count(rk, 'tok.outside', spent)
+    elseif g.st and spent > sampled then
+      call('HSET', group_key(grp), 'more.' .. h.n, spent - sampled)
+    end
   end
   return rid
 end
@@ -425,10 +435,10 @@ end
 
 -- nil, or why a trainer's call is refused.
 local function run_refusal(run, inc)
-  local r = hash(run_key(run), 'st', 'inc', 'cx')
+  local r = hash(run_key(run), 'st', 'inc', 'cx', 'why')
   if not r.st then return {'closed', 'unknown'} end
   if r.inc ~= inc then return {'stale', r.inc} end
-  if r.st ~= 'open' then return {'closed', r.st} end
+  if r.st ~= 'open' then return {'closed', r.why and r.st .. ' (' .. r.why .. ')' or r.st} end
   if r.cx then return {'closed', 'cancelled (' .. r.cx .. ')'} end
   return nil
 end

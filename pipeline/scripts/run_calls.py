@@ -67,9 +67,7 @@ class RunScripts:
         Raises:
             StaleIncarnation, RunClosed
         """
-        reply = await self.run_script(
-            "open_validation", run, incarnation, "" if index is None else index, digest, base, version
-        )
+        reply = await self.run_script("open_validation", run, incarnation, "" if index is None else index, digest, base, version)
         _refused(reply, run, incarnation)
         match _text(reply[0]):
             case "open":
@@ -108,9 +106,7 @@ class RunScripts:
         """Closes runs whose trainer is gone, among `most` of them; returns where to go on (-1 = all were seen) and those with jobs left."""
         reply = await self.run_script("close_gone_runs", place, most)
         words = [_text(word) for word in reply]
-        gone = [
-            GoneRun(words[i], int(words[i + 1]), words[i + 2] == "1", int(words[i + 3]) / 1000) for i in range(1, len(words), 4)
-        ]
+        gone = [GoneRun(words[i], int(words[i + 1]), words[i + 2] == "1", int(words[i + 3]) / 1000) for i in range(1, len(words), 4)]
         return int(words[0]), gone
 
 

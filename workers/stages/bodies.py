@@ -92,15 +92,16 @@ class Bodies:
                 self._templates.popitem(last=False)
         else:
             raw_prompt = await self._prompt(prompt_key, begun.incarnation)
+        prompt = codec.decode(Prompt, raw_prompt)
         return JobSpec(
             job=claim.job,
             run=claim.run,
             group=claim.group,
-            member=claim.member,
+            member=prompt.first_member + claim.member,
             draw=begun.draw,
             attempt=begun.attempt,
             template=template,
-            prompt=codec.decode(Prompt, raw_prompt),
+            prompt=prompt,
         )
 
     async def _prompt(self, key: str, incarnation: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,6 +20,8 @@ class Verdict(StrEnum):
     """It was given up while in flight. Its prompt returned whole, and the draw does not count."""
     SURPLUS = "surplus"
     """Informative, but no step will take it. Its prompt returned whole."""
+    STALE = "stale"
+    """Informative, but sampled by a version too old for the step that had room. Its prompt returned whole, and the draw does not count."""
     DEAD = "dead"
     """Dropped once more than its prompt may be drawn again. The prompt is done with."""
 
@@ -39,13 +42,19 @@ class Account:
     spread: float | None
     rewards: tuple[float | None, ...]
     """The filter's component a member; None where it is not valid."""
+    components: Mapping[str, tuple[float | None, ...]]
+    """Every named part of the reward a member, and `score`, the reward itself; None where a member has none."""
     sampled: int
-    """Sampled tokens of all members."""
+    """Sampled tokens of all members, over all their attempts."""
     total: int
-    good_tokens: int
-    """Sampled tokens of valid members."""
-    failed_tokens: int
-    cancelled_tokens: int
+    tokens: Mapping[str, int]
+    """The same by what became of them (`token_fates.TokenFate`)."""
+    ended_lengths: tuple[int, ...]
+    """Sampled tokens of members that ended by themselves."""
+    cut_lengths: tuple[int, ...]
+    """Of the others: what they had."""
+    keeps_bodies: bool
+    """Its trajectories stay until the ack though nobody trains on them."""
     first_version: str = ""
     last_version: str = ""
 

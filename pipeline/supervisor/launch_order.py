@@ -11,20 +11,24 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.supervisor.actions import Verdict
+from pipeline.supervisor.informative import BUILT_IN, Policy
 from pipeline.supervisor.policies import judge
 from pipeline.supervisor.views import ClosedGroup, RunView
 
 STEP_IS_OVER = "redundant: closed after the deterministic step that it was launched for had its target"
-RETURNS = frozenset((Verdict.CANCELLED, Verdict.DROPPED))
+RETURNS = frozenset((Verdict.CANCELLED, Verdict.DROPPED, Verdict.STALE))
 """Verdicts after which the prompt stands in the reserve again, at its old place."""
 
 
-def in_launch_order(view: RunView, closed: Sequence[ClosedGroup]) -> list[ClosedGroup]:
-    """The closed groups that can be accounted now. Those of steps that are not deterministic always can."""
+def in_launch_order(view: RunView, closed: Sequence[ClosedGroup], policies: Mapping[str, Policy] = BUILT_IN) -> list[ClosedGroup]:
+    """The closed groups that can be accounted now. Those of steps that are not deterministic always can.
+
+    One whose policy is not among `policies` has no verdict yet, and all behind it wait with it.
+    """
     ready = [group for group in closed if not group.spec.deterministic]
     ordered = sorted((group for group in closed if group.spec.deterministic), key=lambda group: (group.place, group.id))
     if not ordered:
@@ -39,12 +43,13 @@ def in_launch_order(view: RunView, closed: Sequence[ClosedGroup]) -> list[Closed
     for group in ordered:
         if group.launched_for not in open_steps and not group.given_up:
             group = replace(group, given_up=STEP_IS_OVER)
-        verdict = judge(group, incarnation=view.basis.incarnation, run_cancelled_for=view.cancelled_for).verdict
+        judgement = judge(group, incarnation=view.basis.incarnation, run_cancelled_for=view.cancelled_for, policies=policies)
+        verdict = judgement.verdict if judgement else None
         if verdict in RETURNS:
             ready.append(group)
             # one that was given up holds no prompt: it went back then, and another draw may be in flight
             holds_prompt = group.id in view.flying_places
-        elif wanting > 0 and group.place < frontier:
+        elif verdict is not None and wanting > 0 and group.place < frontier:
             ready.append(group)
             wanting -= verdict is Verdict.INFORMATIVE
             holds_prompt = False

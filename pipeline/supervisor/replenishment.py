@@ -20,8 +20,13 @@ with prompts that will be sampled by an old policy."""
 
 
 def informative_rate(informative: int, judged: int) -> float:
-    """Share of groups that turn out informative, from the last few hundred and a prior."""
-    return max(LOWEST_RATE, (informative + PRIOR_INFORMATIVE) / (judged + PRIOR_JUDGED))
+    """Share of groups that turn out informative, from the last few hundred and a prior.
+
+    Where more than the prior's share was seen, what was seen counts as it is: a few good groups are no reason to launch for bad ones, the
+    over-sampling is there for that.
+    """
+    seen = informative / judged if judged else 0.0
+    return max(LOWEST_RATE, seen, (informative + PRIOR_INFORMATIVE) / (judged + PRIOR_JUDGED))
 
 
 def wanted_in_flight(steps: Sequence[OpenStep], rate: float) -> list[int]:

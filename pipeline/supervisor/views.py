@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pipeline.messages import Outcome
+from pipeline.supervisor.staleness import Version
 from pipeline.supervisor.step_spec import StepSpec
 
 
@@ -48,8 +49,15 @@ class Member:
     stop: str = ""
     sampled_tokens: int = 0
     total_tokens: int = 0
+    more_tokens: int = 0
+    """Sampled tokens that its trajectory does not have: of a job that was cut off, and of attempts that were lost."""
     first_version: str = ""
     last_version: str = ""
+
+    @property
+    def spent_tokens(self) -> int:
+        """All that it sampled, as far as finished turns tell."""
+        return self.sampled_tokens + self.more_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,8 @@ class ClosedGroup:
     closed_ms: int
     spec: StepSpec
     """Of the step it was launched for."""
+    prompt: str = ""
+    """Id of the prompt that it sampled."""
     launched_by_ledger: bool = True
     """False: a client put it into the queue itself. It gets its verdict and its record, and joins no step."""
     redraws: int = 0
@@ -92,6 +102,8 @@ class FlyingGroup:
     """Members that ended with something the policy did (`ok`, `model_failure`)."""
     begun: int
     """RUN attempts that were begun."""
+    late_at_ms: int = 0
+    """It is late from then on; 0 = never, or its members were told so already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +119,10 @@ class RunView:
     """Prompts in the reserve."""
     prompts_ended: bool = False
     need_announced: bool = False
+    paused: bool = False
+    """Nothing of it is admitted."""
+    shortage: str = ""
+    """What was last said to keep it from having enough groups at work (`shortage.Shortage`); empty = nothing."""
     judged: int = 0
     """Groups that were judged lately."""
     informative: int = 0
@@ -118,5 +134,11 @@ class RunView:
     """Group in flight -> place of its prompt. Only read while a deterministic step is open."""
     reserve_place: int | None = None
     """Lowest place in the reserve; None = empty. Read as `flying_places`."""
+    version: Version | None = None
+    """The policy's current one; None = the trainer of this incarnation has not set it."""
+    untrained: tuple[int, ...] = ()
+    """Steps that were reached and whose update has not come. Known where a version is and a step drops what is stale."""
+    now_ms: int = 0
+    """When this was looked at, by the clock of Redis."""
     parked: tuple[ClosedGroup, ...] = field(default=())
     """Informative groups that no step had room for, longest waiting first."""

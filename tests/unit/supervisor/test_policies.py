@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint
 
 import pytest
 
 from pipeline.errors import InvalidRequest
-from pipeline.messages import Outcome
+from pipeline.messages import Outcome, StopReason
 from pipeline.supervisor.actions import Verdict
-from pipeline.supervisor.policies import Judgement, find_policy, judge, value_of
+from pipeline.supervisor.informative import BUILT_IN, Policy, check_policy, load_policies
+from pipeline.supervisor.loss_policy import Loss
+from pipeline.supervisor.policies import Judgement, judge, value_of
+from pipeline.supervisor.staleness import Version
 from pipeline.supervisor.step_spec import StepSpec
 from pipeline.supervisor.views import ClosedGroup, Member
 
@@ -24,6 +28,19 @@ def a_member(
 
 
 def verdict_on(members: Sequence[Member], spec: StepSpec | None = None, *, redraws: int = 0, given_up: str = "") -> Judgement:
+    found = judgement_on(members, spec, redraws=redraws, given_up=given_up)
+    assert found is not None
+    return found
+
+
+def judgement_on(
+    members: Sequence[Member],
+    spec: StepSpec | None = None,
+    *,
+    redraws: int = 0,
+    given_up: str = "",
+    policies: Mapping[str, Policy] = BUILT_IN,
+) -> Judgement | None:
     group = ClosedGroup(
         id="run1.p.0",
         incarnation=1,
@@ -34,7 +51,7 @@ def verdict_on(members: Sequence[Member], spec: StepSpec | None = None, *, redra
         redraws=redraws,
         given_up=given_up,
     )
-    return judge(group, incarnation=1)
+    return judge(group, incarnation=1, policies=policies)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +154,7 @@ def test_a_group_that_was_given_up_is_cancelled_even_when_all_its_members_ended_
 
 @pytest.mark.parametrize(
     ("reason", "verdict"),
-    [("redundant", Verdict.CANCELLED), ("stale", Verdict.CANCELLED), ("user", Verdict.DROPPED), ("deadline", Verdict.DROPPED)],
+    [("redundant", Verdict.CANCELLED), ("stale", Verdict.STALE), ("user", Verdict.DROPPED), ("deadline", Verdict.DROPPED)],
 )
 def test_members_cancelled_one_by_one_count_as_a_draw_only_when_somebody_meant_that_prompt(reason: str, verdict: Verdict) -> None:
     assert verdict_on([a_member(None, Outcome.CANCELLED, reason)] * 4).verdict is verdict
@@ -148,9 +165,88 @@ def test_a_group_of_an_older_incarnation_is_never_trained_on() -> None:
         id="run1.p.0", incarnation=1, want=2, members={0: a_member(1.0), 1: a_member(0.0)}, closed_ms=0, spec=StepSpec(target=1, n=2)
     )
 
-    assert judge(group, incarnation=2).verdict is Verdict.CANCELLED
+    found = judge(group, incarnation=2)
+    assert found is not None and found.verdict is Verdict.CANCELLED
 
 
-def test_a_policy_that_does_not_exist_is_named() -> None:
-    with pytest.raises(InvalidRequest, match="expected one of spread, got 'sprad'"):
-        find_policy("sprad")
+def test_a_policy_that_this_process_does_not_know_gives_no_verdict_where_one_is_needed() -> None:
+    spec = StepSpec(target=1, n=2, policy="somebody_elses")
+
+    assert judgement_on([a_member(1.0), a_member(0.0)], spec) is None
+    assert verdict_on([a_member(None, INFRA)] * 2, spec).verdict is Verdict.DROPPED
+
+
+def test_a_policy_that_raises_drops_the_group_and_says_why() -> None:
+    def broken(values: Sequence[float], spec: StepSpec) -> bool:
+        raise ZeroDivisionError(f"of {len(values)} values")
+
+    spec = StepSpec(target=1, n=2, policy="broken", max_redraws=1)
+    members = [a_member(1.0), a_member(0.0)]
+    first, last = (judgement_on(members, spec, redraws=redraws, policies={"broken": broken}) for redraws in (0, 1))
+
+    assert first is not None and last is not None
+    assert (first.verdict, last.verdict) == (Verdict.DROPPED, Verdict.DEAD)
+    assert first.why == "policy broken raised ZeroDivisionError: of 2 values"
+
+
+@pytest.mark.parametrize(
+    ("passed", "args", "verdict"),
+    [
+        (0, {}, Verdict.FILTERED),
+        (4, {}, Verdict.FILTERED),
+        (1, {}, Verdict.INFORMATIVE),
+        (3, {"low": 0.25, "high": 0.75}, Verdict.INFORMATIVE),
+        (3, {"low": 0.25, "high": 0.7}, Verdict.FILTERED),
+        (0, {"low": 0.0}, Verdict.INFORMATIVE),
+        (2, {"pass_at": 1.5}, Verdict.FILTERED),
+    ],
+)
+def test_a_pass_rate_is_the_share_of_members_that_reach_the_threshold(passed: int, args: dict[str, float], verdict: Verdict) -> None:
+    spec = StepSpec(target=1, n=4, policy="pass_rate_between", policy_args=args)
+
+    assert verdict_on([a_member(float(index < passed)) for index in range(4)], spec).verdict is verdict
+
+
+def test_with_no_filter_equal_rewards_are_trained_on_too() -> None:
+    assert verdict_on([a_member(1.0)] * 4, StepSpec(target=1, n=4, policy="every")).verdict is Verdict.INFORMATIVE
+
+
+@pytest.mark.parametrize("args", [{"low": 0.8, "high": 0.2}, {"low": -0.1}, {"high": 1.1}, {"lo": 0.1}])
+def test_arguments_that_a_built_in_policy_cannot_take_are_refused(args: dict[str, float]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_policy("pass_rate_between", args)
+
+    assert refused.value.field == "policy_args"
+    check_policy("somebody_elses", args)
+
+
+def test_an_excluded_stop_reason_is_outside_the_statistics_and_a_masked_one_is_not() -> None:
+    spec = StepSpec(target=1, n=4, loss={StopReason.TURNS: Loss.EXCLUDE, StopReason.TOKENS: Loss.MASK})
+    stops = ("finished", "turns", "tokens", "finished")
+    members = [Member(outcome=OK, reward=float(index % 2), components={}, stop=stop) for index, stop in enumerate(stops)]
+
+    assert verdict_on(members, spec).values == (0.0, None, 0.0, 1.0)
+    assert verdict_on([members[1]] * 4, spec).why == "0 of 4 valid, 3 needed: excluded (turns) 4"
+
+
+def test_a_judgement_knows_the_oldest_version_of_valid_members_only() -> None:
+    members = [
+        Member(outcome=outcome, reward=float(index % 2), components={}, first_version=version)
+        for index, (outcome, version) in enumerate([(OK, "1.10"), (INFRA, "1.2"), (MODEL, "1.9"), (OK, "")])
+    ]
+
+    assert verdict_on(members, StepSpec(target=1, n=4)).oldest == Version(1, 9)
+
+
+def test_own_policies_come_from_entry_points_and_a_broken_one_keeps_nobody_from_working() -> None:
+    points = [
+        EntryPoint("at_least_one", "builtins:any", "rollstream.policies"),
+        EntryPoint("gone", "no_such_module:policy", "rollstream.policies"),
+        EntryPoint("spread", "builtins:all", "rollstream.policies"),
+        EntryPoint("no_function", "math:pi", "rollstream.policies"),
+    ]
+
+    policies = load_policies(points)
+
+    assert set(policies) == {*BUILT_IN, "at_least_one"}
+    assert policies["spread"] is BUILT_IN["spread"]

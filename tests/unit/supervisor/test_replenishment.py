@@ -21,6 +21,12 @@ def test_the_rate_moves_from_its_prior_to_what_is_seen() -> None:
 def test_one_missing_group_of_many_good_ones_does_not_start_a_batch() -> None:
     """Seven of seven were informative, one is missing, over-sampling 1.5: two in flight, not a new batch of prompts."""
     assert wanted_in_flight([a_step(8, 7, over=1.5)], informative_rate(7, 7)) == [2]
+    assert wanted_in_flight([a_step(8, 6, over=1.5)], informative_rate(6, 6)) == [3]
+
+
+def test_few_bad_groups_are_outvoted_by_the_prior_and_few_good_ones_are_believed() -> None:
+    assert informative_rate(0, 2) == 2 / 5
+    assert informative_rate(2, 2) == 1.0
 
 
 def test_as_many_are_in_flight_as_the_filter_rate_asks_for() -> None:

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRequest
-from pipeline.supervisor.step_spec import CancelRule, StepSpec
+from pipeline.messages import StopReason
+from pipeline.supervisor.loss_policy import Loss, loss_of
+from pipeline.supervisor.step_spec import CancelRule, OnStale, StepSpec, Surplus
 
 
 @given(
@@ -24,6 +26,12 @@ from pipeline.supervisor.step_spec import CancelRule, StepSpec
         reward_low=st.floats(-10, 0),
         reward_high=st.floats(1, 10),
         version=st.just("1.4"),
+        policy_args=st.dictionaries(st.text("abc", min_size=1), st.floats(-1, 1)),
+        surplus=st.sampled_from(Surplus),
+        max_staleness=st.integers(0, 9),
+        on_stale=st.sampled_from(OnStale),
+        group_deadline_s=st.floats(0, 1e6),
+        loss=st.dictionaries(st.sampled_from(StopReason), st.sampled_from(Loss)),
     )
 )
 def test_a_specification_comes_back_from_the_fields_of_its_step(spec: StepSpec) -> None:
@@ -32,6 +40,15 @@ def test_a_specification_comes_back_from_the_fields_of_its_step(spec: StepSpec) 
 
 def test_fields_that_an_older_writer_left_out_take_their_default() -> None:
     assert StepSpec.from_fields({"target": "8", "n": "4"}) == StepSpec(target=8, n=4)
+
+
+def test_what_was_cut_off_is_masked_unless_the_step_says_otherwise() -> None:
+    default, other = StepSpec(target=8, n=4), StepSpec(target=8, n=4, loss={})
+
+    assert {stop for stop in StopReason if loss_of(stop, default.loss) is Loss.MASK} == {"tokens", "context", "time"}
+    assert all(loss_of(stop, other.loss) is Loss.TRAIN for stop in StopReason)
+    assert StepSpec.from_fields(other.fields()) == other
+    assert loss_of("a_reason_of_tomorrow", default.loss) is Loss.TRAIN
 
 
 @pytest.mark.parametrize(("n", "fewest"), [(1, 1), (2, 2), (3, 3), (4, 3), (8, 6), (10, 8)])
@@ -51,6 +68,9 @@ def test_three_quarters_of_a_group_are_rounded_up(n: int, fewest: int) -> None:
         ("min_members", 9),
         ("max_redraws", -1),
         ("reward_low", 2.0),
+        ("max_staleness", -1),
+        ("group_deadline_s", -1.0),
+        ("group_deadline_s", math.nan),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named(field: str, value: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline.errors import JobCancelled, LeaseLost
@@ -110,6 +110,10 @@ class JobControl:
         self.concluded = False
         self.started_s = time.monotonic()
         self.task: asyncio.Task[None] | None = None
+        self.on_interrupted: Callable[[JobControl], None] | None = None
+        """Told when a verdict interrupts the work (`pipeline/interruption.py`)."""
+        self.holds_slot = True
+        self._to_take: list[Callable[[], Awaitable[None]]] = []
         self._keep_turn = keep_turn
         self._is_cut_off = is_cut_off
         self._promised_s = self.started_s + FIRST_PROGRESS_S
@@ -170,6 +174,16 @@ class JobControl:
             heard, self.cancel_reason = bool(self.cancel_reason), self.cancel_reason or word
         if not heard and self.task is not None:
             self.task.cancel()
+            if self.on_interrupted is not None:
+                self.on_interrupted(self)
+
+    def on_left_behind(self, take: Callable[[], Awaitable[None]]) -> None:
+        """Work says how to take from it what it holds, should it go on after its interruption."""
+        self._to_take.append(take)
+
+    def what_to_take(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """All that work said with `on_left_behind`."""
+        return tuple(self._to_take)
 
 
 Work = Callable[[JobControl], Awaitable[End]]

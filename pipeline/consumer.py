@@ -8,7 +8,8 @@ Invariants:
   3. One bad entry or job hurts itself only: batches that fail are tried one by one, and what still fails is a dead letter.
   4. Stopping has two steps. `stop` set: nothing more is claimed. After `grace_s`, or when `hurry` is set, what still runs is cancelled
      and handed back at once, uncounted. A Redis that stays away does not keep us: what could not be said is left to its leases.
-  5. A worker that finds that it cannot serve what it claims (a message of a higher version, a node without RUN) claims nothing for a
+  5. Work that does not let itself be interrupted keeps neither its job nor its slot nor the drain (`pipeline/interruption.py`).
+  6. A worker that finds that it cannot serve what it claims (a message of a higher version, a node without RUN) claims nothing for a
      while, so that others get it.
 
 What a stage raises it turns into an `End` itself (`workers/stages`); here an unknown exception is a failed attempt.
@@ -29,6 +30,7 @@ import structlog
 from pipeline.attempts import End, GivenUp, JobControl, Slots, Work, fault_of
 from pipeline.cancel import CancelMessage, CancelTail
 from pipeline.errors import BrokerError, BrokerMisused, BrokerUnreachable, JobCancelled, LeaseLost, RollstreamError
+from pipeline.interruption import AttemptTasks
 from pipeline.keys import Keys
 from pipeline.leases import LeasedJob, LeaseKeeper
 from pipeline.messages import Stage
@@ -91,6 +93,7 @@ class Consumer:
         self._settler = Settler(
             settings, scripts, stage, consumer, self.statistics, release=self._release, reject=self._reject, unfit=self._rest
         )
+        self._tasks = AttemptTasks(overdue=self._conclude_interrupted, gone=self._on_work_gone)
         self._released = asyncio.Event()
         self._stop = asyncio.Event()
         self._rest_s = 0.0
@@ -132,16 +135,17 @@ class Consumer:
             tasks.create_task(self._tail.run(tail_stop), name=f"cancels-{self._consumer}")
             settling = tasks.create_task(self._settler.run(flush_stop), name=f"settle-{self._consumer}")
             hurried: list[asyncio.Task[None]] = []
-            grace_ends_s = 0.0
-            try:
-                async with asyncio.timeout(None) as drain, asyncio.TaskGroup() as jobs:
-                    await self._claim_loop(stop, jobs)
-                    log.info("draining", consumer=self._consumer, running=len(self._held), grace_s=grace_s)
-                    grace_ends_s = loop.time() + grace_s
-                    drain.reschedule(grace_ends_s)
-                    hurried.append(tasks.create_task(self._shorten(drain, hurry, to_s=0.0), name=f"hurry-{self._consumer}"))
-            except TimeoutError:
-                log.info("handing_back", consumer=self._consumer, running=len(self._held))
+            async with self._tasks:
+                await self._claim_loop(stop)
+                log.info("draining", consumer=self._consumer, running=len(self._held), grace_s=grace_s)
+                grace_ends_s = loop.time() + grace_s
+                try:
+                    async with asyncio.timeout_at(grace_ends_s) as drain:
+                        hurried.append(tasks.create_task(self._shorten(drain, hurry, to_s=0.0), name=f"hurry-{self._consumer}"))
+                        await self._tasks.ended()
+                except TimeoutError:
+                    log.info("handing_back", consumer=self._consumer, running=len(self._held))
+                    self._tasks.interrupt_all()
             try:
                 async with asyncio.timeout_at(max(grace_ends_s, loop.time()) + LAST_WORD_S) as last_word:
                     hurried.append(tasks.create_task(self._shorten(last_word, hurry, to_s=LAST_WORD_S), name=f"last-{self._consumer}"))
@@ -219,7 +223,7 @@ class Consumer:
             self._scripts, self._settings, "restart", self._stage, entries, lease_ms=0, consumer=self._consumer, boot=self._boot
         )
 
-    async def _claim_loop(self, stop: asyncio.Event, jobs: asyncio.TaskGroup) -> None:
+    async def _claim_loop(self, stop: asyncio.Event) -> None:
         pause_s = OUTAGE_PAUSE_S
         block = False
         while not stop.is_set():
@@ -232,7 +236,7 @@ class Consumer:
             try:
                 claims, raw = await self._reader.read(count, block=block, held=self._held, most_streams=free)
                 if claims:
-                    await self._begin(claims, jobs)
+                    await self._begin(claims)
                 for entry in raw:
                     await self._reject(entry, "no header of ours")
                 pause_s = OUTAGE_PAUSE_S
@@ -268,7 +272,7 @@ class Consumer:
                 async with asyncio.timeout(left_s):
                     await self._stop.wait()
 
-    async def _begin(self, claims: Sequence[Claim], jobs: asyncio.TaskGroup) -> None:
+    async def _begin(self, claims: Sequence[Claim]) -> None:
         """Begins what there is room for; what was delivered beyond it goes back."""
         room = self._room()
         mine, beyond = claims[:room], claims[room:]
@@ -279,7 +283,7 @@ class Consumer:
             for at in range(0, len(mine), MAX_BATCH):
                 for begun in await self._begin_batch(mine[at : at + MAX_BATCH]):
                     if begun.state == "ok":
-                        self._start(begun, jobs)
+                        self._start(begun)
                         started += 1
                     elif begun.state == "usurped":
                         self._on_usurped()
@@ -320,14 +324,12 @@ class Consumer:
         self.statistics.rejected += 1
         await self._scripts.reject(entry.stream, self._stage, entry.entry, why, entry.fields)
 
-    def _start(self, begun: Begun, jobs: asyncio.TaskGroup) -> None:
+    def _start(self, begun: Begun) -> None:
         held = Held(begun.claim.stream, begun.claim.entry, begun.claim.job, begun.attempt)
         control = JobControl(begun, held, keep_turn=self._settler.journal, is_cut_off=self._is_cut_off)
         self.statistics.begun += 1
         self._held[held.entry] = control
-        control.task = jobs.create_task(self._serve(control), name=f"{self._stage.value}-{held.job}:{held.attempt}")
-        # a task that is cancelled before its first step never runs a line of `_serve`
-        control.task.add_done_callback(lambda _: self._conclude(control, control.interrupted()))
+        self._tasks.start(control, self._serve(control), f"{self._stage.value}-{held.job}:{held.attempt}")
 
     # ---- working
 
@@ -371,10 +373,25 @@ class Consumer:
             log.exception("work_raised", job_id=control.held.job, stage=self._stage.value)
             return GivenUp("failed", f"{type(error).__name__}: {error}")
 
+    def _conclude_interrupted(self, control: JobControl) -> None:
+        self._conclude(control, control.interrupted())
+
+    def _on_work_gone(self, control: JobControl) -> None:
+        """Its work has ended, perhaps before it ran a line of `_serve`, or was left behind."""
+        self._conclude_interrupted(control)
+        self._free_slot(control)
+
     def _release(self, control: JobControl) -> None:
+        """Its job is ours no more."""
         if self._held.pop(control.held.entry, None) is not None:
-            self._slots.give_back(1)
+            self._free_slot(control)
             self._released.set()
+
+    def _free_slot(self, control: JobControl) -> None:
+        """A slot is free when neither the job nor its work is there any more."""
+        if control.holds_slot and control.held.entry not in self._held and not self._tasks.works(control):
+            control.holds_slot = False
+            self._slots.give_back(1)
 
     # ---- leaving
 

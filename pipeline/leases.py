@@ -8,6 +8,8 @@ Invariants:
   3. What the server says about a job (not yours any more, cancelled) reaches the job on the event loop, once.
   4. A process without contact for two leases starts no model or tool call (`contact_age_s` is what the gate looks at).
   5. A process whose name another boot has taken stops: `on_usurped`.
+  6. A job that the server called cancelled is renewed no longer than its work may take to end: when the event loop hears nothing, since
+     something blocks it, the lease runs out and the job is ended by whoever finds it.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ RENEWALS_A_LEASE = 4
 LEASES_A_CALL = 128
 """A renewal is a small part of what other scripts do for a job: so many hold the server for about a millisecond."""
 UNREACHABLE_PAUSE_S = 0.5
+CANCELLED_RENEWED_S = 10.0
+"""Twice what `interruption.LEFT_BEHIND_S` gives work that does not end."""
 
 
 class LeasedJob(Protocol):
@@ -82,6 +86,8 @@ class LeaseKeeper:
         self._loop = asyncio.get_running_loop()
         self._wake = threading.Event()
         self._stopping = False
+        self._told_s: dict[str, float] = {}
+        """By entry, since when the server says that its job is cancelled."""
         self._last_contact_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"leases-{consumer}", daemon=True)
 
@@ -122,8 +128,14 @@ class LeaseKeeper:
     def _renew(self, scripts: ThreadScriptRunner) -> None:
         now_s = time.monotonic()
         jobs: list[LeasedJob] = []
-        for job in self._snapshot():
-            if job.makes_progress(now_s):
+        held_now = self._snapshot()
+        if self._told_s:
+            entries = {job.held.entry for job in held_now}
+            self._told_s = {entry: told_s for entry, told_s in self._told_s.items() if entry in entries}
+        for job in held_now:
+            if now_s - self._told_s.get(job.held.entry, now_s) > CANCELLED_RENEWED_S:
+                log.warning("cancelled_job_not_renewed", job_id=job.held.job, what="its work does not end; its lease runs out")
+            elif job.makes_progress(now_s):
                 jobs.append(job)
             else:
                 self._post(self._on_verdict, job, SILENT)
@@ -143,6 +155,7 @@ class LeaseKeeper:
                 if word == 0:
                     self._post(self._on_verdict, job, LOST)
                 elif word != 1 and isinstance(word, bytes):
+                    self._told_s.setdefault(job.held.entry, now_s)
                     self._post(self._on_verdict, job, word.decode())
         node, epoch, reads_lane = self._beat
         scripts("beat_node", node, epoch, 3 * lock_ms // RENEWALS_A_LEASE + 1000, int(reads_lane), 0)

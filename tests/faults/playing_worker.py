@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+from pipeline.event_loop import run_process
 from pipeline.logs import configure_logs
 from pipeline.messages import Grade, Stage, Trajectory
 from pipeline.process import Shutdown
@@ -85,4 +86,4 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(run_process(main()))

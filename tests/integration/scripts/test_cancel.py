@@ -274,9 +274,9 @@ async def test_the_id_of_a_group_is_no_job(run: Run) -> None:
 
 
 async def test_a_cancel_that_came_no_further_than_its_first_call_stands(run: Run) -> None:
-    """32 groups of 1,024 members in one call held the server for up to a second, and everybody's leases with it. A call passes over a bounded
-    number of members now, so a canceller may die between two: the first call marks every group and tells the workers, and what it did not come
-    to is refused by `begin`, told by `renew` and settled by `reconcile`."""
+    """32 groups of 1,024 members in one call held the server for up to a second, and everybody's leases with it. A call passes over a
+    bounded number of members, so a canceller may die between two: the first call marks every group and tells the workers, and what it
+    did not come to is refused by `begin`, told by `renew` and settled by `reconcile`."""
     groups = [a_group(prompt=f"p{number}", members=4) for number in range(4)]
     await run.accept(*groups, window=6)
     worker = run.worker(Stage.INIT, window=0)
@@ -328,7 +328,7 @@ async def test_a_run_is_cancelled_in_pieces_of_groups_and_single_jobs(run: Run, 
 
 
 async def test_a_group_whose_members_have_all_ended_is_not_cancelled_any_more(run: Run) -> None:
-    """A group that is marked counts as given up, and its prompt is drawn again: a cancel that comes after the last member changes nothing."""
+    """A group that is marked counts as given up, and its prompt is drawn again: a cancel after the last member changes nothing."""
     group = a_group(members=2)
     await run.accept(group)
     await run.worker(Stage.INIT).settle(*await run.worker(Stage.INIT).take(2))
@@ -369,5 +369,7 @@ async def test_an_ack_in_pieces_lets_go_of_everything(run: Run, most: int) -> No
 
     assert removed == 13
     assert await run.audit.results("run1") == []
-    assert not await run.client.exists(*(run.audit.keys.job(job) for group in groups for job in jobs_of(group)), run.audit.keys.group(groups[0].id))
+    assert not await run.client.exists(
+        *(run.audit.keys.job(job) for group in groups for job in jobs_of(group)), run.audit.keys.group(groups[0].id)
+    )
     run.units.clear()

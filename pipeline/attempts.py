@@ -138,13 +138,13 @@ class JobControl:
         if self.lease_lost or self.is_silent or self._is_cut_off():
             raise LeaseLost(self.held.job, self.held.attempt)
 
-    async def journal(self, index: int, body: bytes) -> None:
-        """Keeps a finished turn.
+    async def journal(self, index: int, body: bytes, sampled_tokens: int = 0) -> None:
+        """Keeps a finished turn, in which the model sampled so many tokens.
 
         Raises:
             JobCancelled, LeaseLost: what the journal script answered.
         """
-        word = await self._keep_turn(JournalTurn(self.held.job, self.held.attempt, index, body))
+        word = await self._keep_turn(JournalTurn(self.held.job, self.held.attempt, index, body, sampled_tokens))
         if word == "0":
             self.lease_lost = True
         elif word != "1":

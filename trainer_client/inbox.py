@@ -73,6 +73,7 @@ class Inbox:
         self._on_dropped = on_dropped
         self._acked: dict[str, None] = {}
         self._acked_step = -1
+        self._accounted: dict[int, list[GroupRecord]] = {}
         self._older: set[int] = set()
         self._empty: set[int] = set()
         self._job_waiters: dict[str, set[asyncio.Future[Result]]] = {}
@@ -115,8 +116,15 @@ class Inbox:
             self._put_group_aside(record)
         elif record.group not in self.groups:
             self.groups[record.group] = record
+            if record.step is not None:
+                self.accounted_to(record.step).append(record)
             self.moved.set()
             self._give_out_steps()
+
+    def accounted_to(self, index: int) -> list[GroupRecord]:
+        """Groups that were accounted to a step, trained or not, in the order of their records. It grows while they come, and stays as it
+        is with whoever holds it when the step is acked."""
+        return self._accounted.setdefault(index, [])
 
     def _is_nobodys(self, group: GroupRecord) -> bool:
         """Whether no step that is still to come, or to be acked, has this group."""
@@ -215,6 +223,7 @@ class Inbox:
     def drop_empty(self, index: int) -> None:
         """A step ended without groups: its record and the groups that were filtered for it are nobody's concern."""
         self._empty.add(index)
+        self._accounted.pop(index, None)
         record = self.steps.pop(index, None)
         if record is not None:
             self._put_aside(record.entry, "step", str(index))
@@ -225,6 +234,8 @@ class Inbox:
     def begin_ack(self, index: int) -> None:
         """From here on, what arrives for this step or an earlier one is late."""
         self._acked_step = max(self._acked_step, index)
+        for known in [known for known in self._accounted if known <= index]:
+            del self._accounted[known]
 
     def drop(self, kind: Kind, unit: str) -> None:
         """It was acked: its memory is free, and it does not come back."""

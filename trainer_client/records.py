@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import orjson
 
 from pipeline.messages import JobResult, Outcome
 from pipeline.supervisor.actions import Verdict
+from pipeline.supervisor.monitors import Starvation, read_starvation
 
 STAGES = ("init", "run", "eval")
 
@@ -43,11 +44,22 @@ class GroupRecord:
     spread: float | None
     """Largest less smallest."""
     sampled_tokens: int
+    """Of all members over all their attempts."""
     total_tokens: int
     first_version: str
     last_version: str
     incarnation: int
     """Of the trainer whose supervisor launched it."""
+    components: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """Named parts of the reward, a value a member, in order; `score` is the reward itself. None where a member has none."""
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    """`sampled_tokens` by what became of them (`TokenFate`)."""
+    age_s: float = 0.0
+    """From its launch to its verdict."""
+    age_versions: int | None = None
+    """Policy versions from its oldest token to what the run had at the verdict; None = not known."""
+    keeps_bodies: bool = False
+    """It was filtered, and its trajectories can be fetched until the ack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +88,16 @@ class StepRecord:
     incarnation: int
     is_short: bool
     """Fewer groups than the target: the prompts ended."""
+    tokens_surplus: int = 0
+    tokens_stale: int = 0
+    tokens_late: int = 0
+    cancel_settled_s: float | None = None
+    """Of the cancels that were accounted to this step: the longest from an earlier step's target to the end of the last member; None =
+    there were none."""
+    starvation: Starvation = Starvation(watched_s=0.0, short_s={})
+    """In how much of its time too little was at work."""
+    monitors: Mapping[str, float] = field(default_factory=dict)
+    """Figures of the length monitor when it was reached (`LengthBias.figures`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +167,7 @@ def _job(entry: str, found: Mapping[str, str]) -> JobResult:
         first_version=found.get("v0", ""),
         last_version=found.get("v1", ""),
         seconds={**seconds, "total": int(found.get("all_ms") or 0) / 1000},
+        spent_tokens=int(found.get("spent") or found.get("sampled") or 0),
     )
 
 
@@ -168,6 +191,11 @@ def _group(entry: str, found: Mapping[str, str]) -> GroupRecord:
         first_version=found.get("v0", ""),
         last_version=found.get("v1", ""),
         incarnation=int(found["inc"]),
+        components=_member_components(found.get("comps", "")),
+        tokens={fate: int(count) for fate, _, count in (word.partition(":") for word in found.get("fates", "").split(",") if word)},
+        age_s=int(found.get("age_ms") or 0) / 1000,
+        age_versions=int(found["age_v"]) if found.get("age_v") else None,
+        keeps_bodies=found.get("kept") == "1",
     )
 
 
@@ -192,7 +220,20 @@ def _step(entry: str, found: Mapping[str, str]) -> StepRecord:
         took_s=int(found.get("took_ms") or 0) / 1000,
         incarnation=int(found["inc"]),
         is_short=found.get("short", "0") == "1",
+        tokens_surplus=int(found.get("tokens_surplus") or 0),
+        tokens_stale=int(found.get("tokens_stale") or 0),
+        tokens_late=int(found.get("tokens_late") or 0),
+        cancel_settled_s=int(found["cut_ms"]) / 1000 if found.get("cut_ms") else None,
+        starvation=read_starvation(found, watched_ms=int(found.get("watched_ms") or 0)),
+        monitors=_components(found.get("monitors", "")),
     )
+
+
+def _member_components(text: str) -> dict[str, tuple[float | None, ...]]:
+    found = orjson.loads(text) if text else {}
+    if not isinstance(found, dict):
+        raise ValueError(f"components of a group are a {type(found).__name__}, not a map")
+    return {name: tuple(None if value is None else float(value) for value in values) for name, values in found.items()}
 
 
 def _components(text: str) -> dict[str, float]:

@@ -120,8 +120,7 @@ class StepStream:
 
     def _step(self, record: StepRecord) -> Step:
         groups = [self._group(group) for group in record.groups]
-        counted = [group for group in self._inbox.groups.values() if group.step == record.index]
-        return Step(record, groups, counted, self._bodies, self._ack)
+        return Step(record, groups, self._inbox.accounted_to(record.index), self._bodies, self._ack)
 
     def _group(self, group: str) -> Group:
         record = self._inbox.groups[group]

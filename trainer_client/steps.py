@@ -76,17 +76,22 @@ class Step:
         self,
         record: StepRecord,
         groups: Sequence[Group],
-        counted: Sequence[GroupRecord],
+        accounted: Sequence[GroupRecord],
         bodies: BodyStore,
         ack: Callable[[int], Awaitable[None]],
     ) -> None:
         self.record = record
         self.groups = tuple(groups)
         """Groups to train, in the order they were accounted."""
-        self.counted = tuple(counted)
-        """Records of all groups accounted to this step so far, trained or not."""
+        self._accounted = accounted
         self._bodies = bodies
         self._ack = ack
+
+    @property
+    def all_groups(self) -> tuple[GroupRecord, ...]:
+        """Records of all closed groups that are accounted to this step, trained or not: verdict, why, rewards by component, tokens,
+        versions, draw, age. Complete when the step is given out; they stay after the ack."""
+        return tuple(self._accounted)
 
     @property
     def index(self) -> int:
@@ -102,7 +107,7 @@ class Step:
         """Flat numbers, the same names in every step (`step_metrics`)."""
         members = [result.record for group in self.groups for result in group.members]
         rewards = [reward for group in self.groups for reward in group.rewards]
-        return step_metrics(self.record, self.counted, members, rewards, sum(len(group.others) for group in self.groups))
+        return step_metrics(self.record, self.all_groups, members, rewards, sum(len(group.others) for group in self.groups))
 
     async def fetch(self) -> None:
         """Brings the bytes of all trajectories of the step in few calls, so that no later one waits."""

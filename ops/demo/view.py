@@ -120,7 +120,7 @@ def _groups(console: Console, outcome: DemoOutcome) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("group", "members", "verdict", "mean", "tokens"):
         table.add_column(name, justify="right" if name in ("mean", "tokens") else "left")
-    counted = sorted(outcome.step.counted, key=lambda record: (record.verdict.value != "informative", record.verdict.value, record.group))
+    counted = sorted(outcome.step.all_groups, key=lambda record: (record.verdict.value != "informative", record.verdict.value, record.group))
     for record in counted[:GROUPS_SHOWN]:
         mean = "" if record.mean is None else f"{record.mean:.2f}"
         table.add_row(record.group, _dots(record), record.verdict.value, mean, f"{record.sampled_tokens:,}")

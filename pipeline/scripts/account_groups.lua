@@ -4,15 +4,16 @@
 -- the one it joined, or the one that was the oldest open. A group that is informative while no step has room is parked until one opens, and gets
 -- its record then. Trajectories that nobody will train on go at once; job hashes and records stay until they are acked.
 -- Fenced by the run's incarnation and rev.
--- ARGV: run, inc, rev, then per group: id, verdict, why, step ('' = none open), want, valid, mean, spread, sampled, total, tokens of valid members,
---       tokens of failed members, tokens of cancelled members, rewards (comma separated, '' where not valid), first version, last version
+-- ARGV: run, inc, rev, then per group: id, verdict, why, step ('' = none open), want, valid, mean, spread, sampled, total, tokens by fate
+--       (fate:count, comma separated), rewards (comma separated, '' where not valid), first version, last version, components (JSON),
+--       lengths for the window of the monitors, 1 = its trajectories stay
 -- Returns {'ok', rev, then per group 'done' | 'parked' | 'again' | 'gone' | 'full'}; or {'moved', inc, rev}, {'closed', state}.
 local run, inc, rev = ARGV[1], ARGV[2], ARGV[3]
 local refusal = moved(run, inc, rev)
 if refusal then
   -- the run expired: nobody can read a record of its groups any more
   if refusal[1] == 'closed' then
-    for i = 4, #ARGV, 16 do call('ZREM', P .. 'z:closed', ARGV[i]) end
+    for i = 4, #ARGV, 17 do call('ZREM', P .. 'z:closed', ARGV[i]) end
   end
   return refusal
 end
@@ -46,14 +47,31 @@ local function free_bodies(grp, want)
   call('UNLINK', unpack(keys))
 end
 
-local TOKENS = {informative = 'tokens_kept', filtered = 'tokens_filtered', dropped = 'tokens_failed', dead = 'tokens_failed',
-  cancelled = 'tokens_cancelled', surplus = 'tokens_cancelled'}
+-- Tokens by what became of them, into the step and into the run; of a group that no step launched into the run alone.
+local function count_tokens(sk, fates)
+  for fate, tokens in string.gmatch(fates, '(%a+):(%d+)') do
+    call('HINCRBY', rk, 'tok.' .. (sk and fate or 'outside'), tokens)
+    if sk then call('HINCRBY', sk, 'tokens_' .. fate, tokens) end
+  end
+end
 
-for i = 4, #ARGV, 16 do
+-- The newest closed groups, for the monitors: pipeline/supervisor/monitors.py reads the lines and gives the bounds. Ages are from the launch, and in
+-- versions from the oldest token to what the run has now.
+local WINDOW_MEMBERS, FEWEST_GROUPS, MOST_GROUPS = 8192, 32, 512
+local function age_in_versions(v0)
+  local oldest, now = string.match(v0, '^%d+%.(%d+)$'), call('HGET', rk, 'ver')
+  return oldest and now and math.max(0, now - oldest) or nil
+end
+local function remember(verdict, prompt, age_ms, age_v, lengths, want)
+  call('LPUSH', window_key(run), table.concat({verdict, prompt, age_ms, age_v or '', lengths}, '|'))
+  call('LTRIM', window_key(run), 0, math.max(FEWEST_GROUPS, math.min(MOST_GROUPS, math.floor(WINDOW_MEMBERS / want))) - 1)
+end
+
+for i = 4, #ARGV, 17 do
   local grp, verdict, why, step, want, valid, mean, spread, sampled, total = unpack(ARGV, i, i + 9)
-  local good, failed, cut, rewards, v0, v1 = unpack(ARGV, i + 10, i + 15)
+  local fates, rewards, v0, v1, components, lengths, keeps = unpack(ARGV, i + 10, i + 16)
   local gk = group_key(grp)
-  local g = hash(gk, 'run', 'inc', 'prompt', 'draw', 'want', 'verdict', 'step', 'parked', 'cutby')
+  local g = hash(gk, 'run', 'inc', 'prompt', 'draw', 'want', 'verdict', 'step', 'parked', 'cutby', 't', 'closed')
   local ours = g.step ~= nil
   local function leave() call('ZREM', P .. 'z:closed', grp) call('ZREM', flying, grp) call('ZREM', parked, grp) end
   if not g.run then
@@ -76,6 +94,7 @@ for i = 4, #ARGV, 16 do
     else
       leave()
       changed = true
+      local age_v = age_in_versions(v0)
       if ours then
         local k = step ~= '' and step or NEXT_STEP
         local sk = step_key(run, k)
@@ -86,7 +105,7 @@ for i = 4, #ARGV, 16 do
           finish_prompt(run, g, 'trained')
         else
           call('HINCRBY', sk, verdict, 1)
-          free_bodies(grp, tonumber(g.want))
+          if keeps ~= '1' then free_bodies(grp, tonumber(g.want)) end
           if verdict == 'filtered' or verdict == 'dead' then
             finish_prompt(run, g, verdict)
           else
@@ -94,18 +113,24 @@ for i = 4, #ARGV, 16 do
           end
         end
         call('HSET', step_groups_key(run, k), grp, table.concat(line, '|'))
-        call('HINCRBY', sk, TOKENS[verdict], good)
-        call('HINCRBY', sk, 'tokens_failed', failed)
-        call('HINCRBY', sk, 'tokens_cancelled', cut)
+        count_tokens(sk, fates)
+        remember(verdict, g.prompt or '', NOW - tonumber(g.t or NOW), age_v, lengths, tonumber(want))
         if not g.parked and verdict ~= 'cancelled' and verdict ~= 'surplus' then count_judged(verdict == 'informative') end
-        if g.cutby then call('HSET', step_key(run, g.cutby), 'cut_done', NOW) end
+        local cut_at = g.cutby and call('HGET', step_key(run, g.cutby), 'reached')
+        if cut_at and g.closed then
+          local took = math.max(0, g.closed - cut_at)
+          if took > tonumber(call('HGET', sk, 'cut_ms') or '-1') then call('HSET', sk, 'cut_ms', took) end
+        end
         touched[k] = true
         step = k
+      else
+        count_tokens(nil, fates)
       end
       call('HINCRBY', rk, 'groups.' .. verdict, 1)
       local rid = call('XADD', results_key(run), '*', 'kind', 'group', 'run', run, 'grp', grp, 'prompt', g.prompt or '', 'draw', g.draw or '0',
         'verdict', verdict, 'why', why, 'step', step ~= NEXT_STEP and step or '', 'want', want, 'valid', valid, 'mean', mean, 'spread', spread,
-        'sampled', sampled, 'total', total, 'rews', rewards, 'v0', v0, 'v1', v1, 'inc', g.inc or '0')
+        'sampled', sampled, 'total', total, 'rews', rewards, 'v0', v0, 'v1', v1, 'inc', g.inc or '0', 'comps', components, 'fates', fates,
+        'age_ms', NOW - tonumber(g.t or NOW), 'age_v', age_v or '', 'kept', keeps == '1' and '1' or '')
       call('HSET', gk, 'verdict', verdict, 'why', why, 'accounted', NOW, 'rid', rid)
       call('PEXPIRE', gk, ttl)
       call('PEXPIRE', gk .. ':m', ttl)

@@ -89,6 +89,8 @@ class JournalTurn:
     attempt: int
     index: int
     body: bytes
+    sampled_tokens: int = 0
+    """In this turn: what is counted of a job that is cut off later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ class Scripts:
         """Keeps finished turns; per turn `1`, `0` (lost) or the reason of a cancel."""
         args: list[Arg] = [ttl_ms]
         for turn in turns:
-            args += [turn.job, turn.attempt, turn.index, turn.body]
+            args += [turn.job, turn.attempt, turn.index, turn.body, turn.sampled_tokens]
         reply = await self.run_script("journal", *args)
         return [_text(word) for word in reply]
 

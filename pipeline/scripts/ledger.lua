@@ -13,6 +13,7 @@ local function prompt_bodies_key(run) return P .. 'pb:' .. run end
 local function marks_key(run) return P .. 'pm:' .. run end
 local function flying_key(run) return P .. 'fly:' .. run end
 local function parked_key(run) return P .. 'ready:' .. run end
+local function window_key(run) return P .. 'mon:' .. run end
 
 -- Groups that are accounted while no step is open belong to the next one: they are kept under this name until it opens.
 local NEXT_STEP = 'next'
@@ -29,7 +30,7 @@ local function raise_rev(run) return call('HINCRBY', run_key(run), 'rev', 1) end
 -- All keys of the ledger live as long as their run. k: a step whose keys were written, or nil.
 local function touch_ledger(run, k)
   local ttl = tonumber(call('HGET', run_key(run), 'ttl_ms') or '604800000')
-  for _, key in ipairs({steps_key(run), reserve_key(run), prompt_bodies_key(run), marks_key(run), flying_key(run), parked_key(run), results_key(run)}) do
+  for _, key in ipairs({steps_key(run), reserve_key(run), prompt_bodies_key(run), marks_key(run), flying_key(run), parked_key(run), window_key(run), results_key(run)}) do
     call('PEXPIRE', key, ttl)
   end
   if k then
@@ -71,6 +72,24 @@ local function finish_prompt(run, g, state)
   write_mark(run, g.prompt, m)
   call('HDEL', prompt_bodies_key(run), g.prompt)
   call('HINCRBY', run_key(run), 'prompts.' .. state, 1)
+  count_epoch(run, g.prompt, state, 1)
+end
+
+-- Counts of an epoch's prompts, whose ids are e<epoch>-<row>: pushed = trained + filtered + dead + left.
+local function count_epoch(run, prompt, what, by)
+  local epoch = string.match(prompt, '^e(%d+)%-%d+$')
+  if epoch then call('HINCRBY', run_key(run), 'epoch.' .. epoch .. '.' .. what, by) end
+end
+
+-- Steps that were reached in this or an earlier incarnation, are not acked, and brought no update in this one: lowest first.
+local NEWEST_STEPS = 128
+local function untrained_steps(run, inc)
+  local out = {}
+  for _, k in ipairs(call('ZREVRANGE', steps_key(run), 0, NEWEST_STEPS - 1)) do
+    local s = hash(step_key(run, k), 'st', 'rid', 'trained')
+    if s.st == 'reached' and s.trained ~= inc and s.rid and #call('XRANGE', results_key(run), s.rid, s.rid) > 0 then table.insert(out, 1, k) end
+  end
+  return out
 end
 
 -- Whether a member ended with something the policy did. Its time was measured: to cancel its group now would favour short ones.
@@ -105,11 +124,24 @@ local function give_up_groups(run, groups, reason, spare)
   return out
 end
 
--- The lowest open step stands in r:<run> as `first`, so that nobody reads the steps before it.
+-- What keeps a run from having enough groups at work (pipeline/supervisor/shortage.py; '' = nothing): the time up to now goes to the oldest open
+-- step, and what is said now holds from here on.
+local function note_shortage(run, why)
+  local r = hash(run_key(run), 'short', 'short.t', 'first')
+  if r.short and r.first then call('HINCRBY', step_key(run, r.first), 'short.' .. r.short, math.max(0, NOW - tonumber(r['short.t']))) end
+  if why == '' then
+    call('HDEL', run_key(run), 'short', 'short.t')
+  else
+    call('HSET', run_key(run), 'short', why, 'short.t', NOW)
+  end
+end
+
+-- The lowest open step stands in r:<run> as `first`, so that nobody reads the steps before it. `front`: since when a step is that.
 local function find_first(run, from)
   for _, k in ipairs(call('ZRANGEBYSCORE', steps_key(run), from, '+inf')) do
     if call('HGET', step_key(run, k), 'st') == 'open' then
       call('HSET', run_key(run), 'first', k)
+      call('HSETNX', step_key(run, k), 'front', NOW)
       return
     end
   end

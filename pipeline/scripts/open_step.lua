@@ -5,7 +5,8 @@
 -- and not acked is 'reached', and its results come again. One whose record was acked is begun anew (the trainer went back), and with it fall all
 -- steps after it.
 -- ARGV: run, inc, index, template id, template body, wall_ms, then pairs of field and value of the step's hash
--- Returns {'opened' | 'open' | 'reached'}; or {'stale', inc}, {'closed', state}.
+-- A step whose informativeness policy no living supervisor knows is refused. When none has said lately what it knows, nothing is known.
+-- Returns {'opened' | 'open' | 'reached'}; or {'stale', inc}, {'closed', state}, {'policy', names that are known...}.
 local run, inc, k = ARGV[1], ARGV[2], ARGV[3]
 local refusal = run_refusal(run, inc)
 if refusal then return refusal end
@@ -26,13 +27,24 @@ if not s.st and call('EXISTS', step_key(run, NEXT_STEP)) == 1 then
   call('RENAME', step_key(run, NEXT_STEP), sk)
   if call('EXISTS', step_groups_key(run, NEXT_STEP)) == 1 then call('RENAME', step_groups_key(run, NEXT_STEP), step_groups_key(run, k)) end
 end
+local ANNOUNCED_MS = 30000
+local known = call('ZRANGEBYSCORE', P .. 'policies', NOW - ANNOUNCED_MS, '+inf')
+for i = 7, #ARGV, 2 do
+  if ARGV[i] == 'policy' and #known > 0 then
+    local said = tonumber(call('ZSCORE', P .. 'policies', ARGV[i + 1]) or '0')
+    if said < NOW - ANNOUNCED_MS then return {'policy', unpack(known)} end
+  end
+end
 call('SET', template_key(run, ARGV[4]), ARGV[5], 'PX', tonumber(ARGV[6]) + tonumber(call('HGET', rk, 'ttl_ms')))
 call('HSET', sk, 'st', 'open', 'inc', inc, 'tpl', ARGV[4], 'wall_ms', ARGV[6], unpack(ARGV, 7))
 call('HSETNX', sk, 'acc', 0)
 call('HSETNX', sk, 't', NOW)
 call('ZADD', steps_key(run), k, k)
 local first = call('HGET', rk, 'first')
-if not first or tonumber(k) < tonumber(first) then call('HSET', rk, 'first', k) end
+if not first or tonumber(k) < tonumber(first) then
+  call('HSET', rk, 'first', k)
+  call('HSETNX', sk, 'front', NOW)
+end
 touch_ledger(run, k)
 raise_rev(run)
 wake('step_opened', run)

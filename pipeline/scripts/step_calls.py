@@ -8,19 +8,21 @@ way, so it never acts twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import orjson
+
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest, QueueFull, RunClosed, StaleIncarnation
-from pipeline.failpoints import failpoint
 from pipeline.keys import PROMPT_ID, Keys
 from pipeline.messages import JobTemplate
 from pipeline.redis_client import AsyncClient
 from pipeline.scripts.runner import Arg, OutOfMemory, ScriptRunner
 from pipeline.supervisor.actions import Account, Launch, Reach
-from pipeline.supervisor.policies import find_policy
+from pipeline.supervisor.informative import check_policy
+from pipeline.supervisor.monitors import lengths_text
 from pipeline.supervisor.step_spec import StepSpec
 from pipeline.supervisor.views import Basis
 
@@ -80,7 +82,6 @@ class StepScripts:
                 reply = await self.run_script("push_prompts", *args)
             except OutOfMemory as error:
                 raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
-            failpoint("push_prompts")
             _refused(reply, run, incarnation)
             fresh += [word == b"ok" for word in reply]
             await asyncio.sleep(0)
@@ -93,7 +94,6 @@ class StepScripts:
             StaleIncarnation, RunClosed
         """
         reply = await self.run_script("end_prompts", run, incarnation)
-        failpoint("end_prompts")
         _refused(reply, run, incarnation)
 
     async def open_step(
@@ -114,7 +114,7 @@ class StepScripts:
         """
         if index < 0:
             raise InvalidRequest(f"expected 0 or more, got {index}", field="step")
-        find_policy(spec.policy)
+        check_policy(spec.policy, spec.policy_args)
         args: list[Arg] = [run, incarnation, index, template_id, template_body or encode(template), int(template.wall_s * 1000)]
         fields: dict[str, Arg] = {
             **spec.fields(),
@@ -132,7 +132,6 @@ class StepScripts:
             reply = await self.run_script("open_step", *args)
         except OutOfMemory as error:
             raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
-        failpoint("open_step")
         _refused(reply, run, incarnation)
         word = _text(reply[0])
         return "opened" if word == "opened" else "open" if word == "open" else "reached"
@@ -147,10 +146,10 @@ class StepScripts:
         for account in accounts:
             args += [account.group, account.verdict.value, account.why, "" if account.step is None else account.step, account.want]
             args += [account.valid, _number(account.mean), _number(account.spread), account.sampled, account.total]
-            args += [account.good_tokens, account.failed_tokens, account.cancelled_tokens]
+            args += [",".join(f"{fate}:{count}" for fate, count in account.tokens.items())]
             args += [",".join(_number(reward) for reward in account.rewards), account.first_version, account.last_version]
+            args += [orjson.dumps(account.components), lengths_text(account.ended_lengths, account.cut_lengths), int(account.keeps_bodies)]
         reply = await self.run_script("account_groups", *args)
-        failpoint("account_groups")
         _moved(reply, basis)
         return int(_text(reply[1])), [_account_word(word) for word in reply[2:]]
 
@@ -165,7 +164,6 @@ class StepScripts:
             reply = await self.run_script("launch", *_basis(basis), launch.step, launch.groups, launch.bound, window)
         except OutOfMemory as error:
             raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
-        failpoint("launch")
         _moved(reply, basis)
         if reply[0] == b"full":
             raise QueueFull(_text(reply[1]), int(_text(reply[2])) / 1000)
@@ -173,15 +171,25 @@ class StepScripts:
             raise InvalidRequest(f"template {_text(reply[1])} of step {launch.step} is gone: open the step again", field="template")
         return Launched(int(_text(reply[1])), int(_text(reply[2])), _text(reply[3]) == "1")
 
-    async def reach_step(self, basis: Basis, reach: Reach) -> tuple[int, list[str]]:
-        """Ends a step; returns the new revision and the groups that were given up, with at most `GIVEN_UP_A_CALL` jobs.
+    async def note_shortage(self, basis: Basis, why: str) -> None:
+        """Says what keeps the run from having enough groups at work from now on; empty = nothing.
 
         Raises:
             Moved, RunClosed
         """
-        args = [*_basis(basis), reach.step, "short" if reach.short else "full", int(reach.spare), *reach.redundant]
+        _moved(await self.run_script("note_shortage", *_basis(basis), why), basis)
+
+    async def reach_step(self, basis: Basis, reach: Reach, figures: Mapping[str, float] | None = None) -> tuple[int, list[str]]:
+        """Ends a step; returns the new revision and the groups that were given up, with at most `GIVEN_UP_A_CALL` jobs.
+
+        Args:
+            figures: of the monitors, for the record of the step.
+
+        Raises:
+            Moved, RunClosed
+        """
+        args = [*_basis(basis), reach.step, "short" if reach.short else "full", int(reach.spare), orjson.dumps(figures or {}), *reach.redundant]
         reply = await self.run_script("reach_step", *args)
-        failpoint("reach_step")
         _moved(reply, basis)
         if reply[0] != b"reached":
             raise Moved
@@ -202,14 +210,12 @@ class StepScripts:
             Moved, RunClosed
         """
         reply = await self.run_script("give_up_groups", *_basis(basis), reason, int(spare), "" if step is None else step, *groups)
-        failpoint("give_up_groups")
         _moved(reply, basis)
         return int(_text(reply[1])), [_text(word) for word in reply[2:]]
 
     async def drop_closed(self, group: str, why: str) -> bool:
         """Takes a group that cannot be accounted out of the record of closed groups; False when it was not there any more."""
         reply = await self.run_script("drop_closed", group, why[:500])
-        failpoint("drop_closed")
         return reply[0] == 1
 
 

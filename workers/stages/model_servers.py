@@ -176,12 +176,21 @@ class PooledBackend:
         self._progress = progress
         self._waiting = waiting
         self._assignment: Assignment | None = None
+        self._in_flight: set[str] = set()
         self.rerouted = 0
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._assignment is not None:
+            await self._servers.release(self._assignment)
+
+    async def leave(self) -> None:
+        """Ends what is in flight and gives the server back, over the head of whoever uses it."""
+        answers = await asyncio.gather(*(self.abort(request_id) for request_id in [*self._in_flight]), return_exceptions=True)
+        for error in filter(None, answers):
+            log.warning("call_not_aborted", job_id=self._job, error=str(error))
         if self._assignment is not None:
             await self._servers.release(self._assignment)
 
@@ -199,7 +208,11 @@ class PooledBackend:
             version = self._assignment.version if self._assignment is not None else ""
             return await backend.generate(replace(request, cache_salt=f"{self._run}:{version}"), timeout_s=timeout_s)
 
-        return await self._tried(call, timeout_s + WAIT_PROGRESS_S)
+        self._in_flight.add(request.request_id)
+        try:
+            return await self._tried(call, timeout_s + WAIT_PROGRESS_S)
+        finally:
+            self._in_flight.discard(request.request_id)
 
     async def abort(self, request_id: str) -> None:
         """Ends a call at the server it went to."""

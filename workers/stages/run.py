@@ -68,6 +68,7 @@ class RunWork(StageWork):
             waiting=active.waiting,
             pin=server_pin(spec),
         )
+        control.on_left_behind(backend.leave)
         shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
         try:
             async with backend:

@@ -17,6 +17,7 @@ from workers.sandbox.errors import StaleAttempt
 from workers.sandbox.spec import SandboxOwner
 from workers.stages.bodies import Bodies
 from workers.stages.failures import HandlerExited, end_of, kind_of, the_one_error
+from workers.stages.held_sandboxes import HeldSandboxes
 
 PROGRESS_MARGIN_S = 30.0
 """A stage that overruns its own limit has this long to come back before its lease is let go."""
@@ -68,13 +69,17 @@ class StageWork(ABC):
 
     def context(self, control: JobControl, spec: JobSpec) -> StageContext:
         """What the handler gets of this attempt."""
+        sandboxes: HeldSandboxes | None = None
+        if self.sandboxes is not None:
+            sandboxes = HeldSandboxes(self.sandboxes, control.gate)
+            control.on_left_behind(sandboxes.take)
         return StageContext(
             spec=spec,
             owner=SandboxOwner(job_id=spec.job, attempt=spec.attempt, boot_id=self.place.boot),
             gate=control.gate,
             progress=control.progress,
             retries=control.begun.failed,
-            sandboxes=self.sandboxes,
+            sandboxes=sandboxes,
         )
 
     @abstractmethod

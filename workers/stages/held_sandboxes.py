@@ -1,0 +1,65 @@
+"""The sandboxes of one attempt: the provider as its handler sees it, and the way to end them over its head.
+
+A handler that goes on after its job was cancelled would keep its sandbox, and what runs in it. So each start and each attachment passes the
+gate, and is remembered here; `take` ends all of them, those too that are still being made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from workers.sandbox.base import Probe, Sandbox, SandboxProvider
+from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
+
+
+class HeldSandboxes:
+    """A provider for one attempt.
+
+    Args:
+        provider: the node's; not closed here.
+        gate: passed before each start and attachment.
+    """
+
+    def __init__(self, provider: SandboxProvider, gate: Callable[[], None]) -> None:
+        self._provider = provider
+        self._gate = gate
+        self._held: list[Sandbox] = []
+        self._taken = False
+
+    @property
+    def backend(self) -> str:
+        return self._provider.backend
+
+    async def probe(self) -> Probe:
+        return await self._provider.probe()
+
+    async def start(self, spec: SandboxSpec, owner: SandboxOwner) -> Sandbox:
+        self._gate()
+        return await self._hold(await self._provider.start(spec, owner))
+
+    async def attach(self, handle: SandboxHandle, owner: SandboxOwner) -> Sandbox:
+        self._gate()
+        return await self._hold(await self._provider.attach(handle, owner))
+
+    async def _hold(self, sandbox: Sandbox) -> Sandbox:
+        self._held.append(sandbox)
+        if self._taken:
+            await sandbox.kill()
+        return sandbox
+
+    async def take(self) -> None:
+        """Kills all that the attempt holds or will get."""
+        self._taken = True
+        await asyncio.gather(*(sandbox.kill() for sandbox in self._held))
+
+    async def close(self) -> None:
+        """Nothing: the sandboxes are their attempt's, the provider is the node's."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()

@@ -3,6 +3,8 @@
 Off unless `ROLLSTREAM_FAILPOINT` names one: `<name>` or `<name>:<k>` kills this process by SIGKILL when it passes the place for the k-th
 time (default: the first). With `ROLLSTREAM_FAILPOINT_ONCE=<file>` the file is created first and a process that finds it there goes on: of
 many processes and restarts exactly one dies.
+
+One place is after every call of a script (`pipeline/scripts/runner.py`), under the script's name. `docs/reference/failpoints.md` lists all.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What it breaks, in the order of its plan, while jobs run:
 
     kills       SIGKILL of a worker at a random moment; it comes back under the same name
-    failpoints  a worker that dies right after one script call, each place once
+    failpoints  a worker that dies right after one script call, each place once; after some only a janitor or a worker that leaves can die
     freezes     SIGSTOP of a worker until another has its name, then SIGCONT
     restarts    SIGKILL of the server (append-only file `always`), started again
     outage      no connection for two leases, then healed
@@ -42,22 +42,30 @@ from pipeline.testing.wait import wait_until
 
 WORKER_FAILPOINTS = (
     "take_name",
+    "ensure_group",
     "begin",
     "journal",
     "hand_off_init",
     "hand_off_run",
+    "settle_init",
+    "settle_run",
     "settle_eval",
     "give_up",
+    "admit",
     "recover",
     "promote",
     "expire_deadlines",
     "sweep_lane",
     "reconcile",
     "reject",
+    "drop_name",
+    "drop_consumer",
 )
-"""After which script calls a worker process can be killed."""
-JANITOR_FAILPOINTS = frozenset(("recover", "promote", "expire_deadlines", "sweep_lane", "reconcile"))
-"""Passed by the one process whose janitor acts: all are armed, one dies."""
+"""After which script calls a worker process is killed."""
+SELDOM_FAILPOINTS = frozenset(("settle_init", "settle_run", "admit", "recover", "promote", "expire_deadlines", "sweep_lane", "reconcile"))
+"""Passed by the one process whose janitor acts, or by few jobs: all processes are armed, one dies."""
+LEAVING_FAILPOINTS = frozenset(("drop_name", "drop_consumer"))
+"""Passed by a process that was told to stop."""
 FAILPOINT_TIMEOUT_S = 30.0
 EXIT_USURPED = 3
 GROUP = 8
@@ -280,10 +288,13 @@ class Campaign:
         for name in self.plan.failpoints:
             once = folder / f"failpoint-{name}"
             arms = {FAILPOINT: name, FAILPOINT_ONCE: str(once)}
-            armed = range(self.plan.workers) if name in JANITOR_FAILPOINTS else range(1)
+            armed = range(self.plan.workers) if name in SELDOM_FAILPOINTS else range(1)
             for slot in armed:
                 self._sigkill(workers[slot])
                 workers[slot] = self._start(children, slot, **arms)
+            if name in LEAVING_FAILPOINTS:
+                await self._has_its_name(client, runs, 0, workers[0])
+                workers[0].process.terminate()
             deadline_s = time.monotonic() + FAILPOINT_TIMEOUT_S
             while not once.exists() and time.monotonic() < deadline_s:
                 await asyncio.sleep(POLL_S)

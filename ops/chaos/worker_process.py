@@ -22,6 +22,8 @@ from workers.stages.bodies import Bodies
 
 MEAN_WORK_S = 0.02
 FAILS = 0.02
+ENDS_EARLY = 0.02
+"""Share of attempts in INIT and RUN that end their job there."""
 BLOCKS = 0.01
 """Share of attempts that block the event loop, as CPU work in a handler would."""
 BLOCK_S = 0.15
@@ -45,6 +47,8 @@ class ChaosWork:
         control.gate()
         if self._chance.random() < FAILS:
             return GivenUp("failed", "chaos: this attempt fails")
+        if self._stage is not Stage.EVAL and self._chance.random() < ENDS_EARLY:
+            return Settled(Settlement(outcome=Outcome.MODEL_FAILURE, reward=0.0, reason="chaos: the job ends here"))
         if self._stage is Stage.RUN:
             for turn in range(self._chance.randrange(3)):
                 await control.journal(turn, BODY)

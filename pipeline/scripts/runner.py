@@ -67,8 +67,12 @@ class ScriptRunner:
         self.client = client
         self.keys = keys
 
-    async def __call__(self, name: str, *args: Arg, tries: int = TRIES) -> list[object]:
-        """Runs one script, again after a lost connection.
+    async def __call__(self, name: str, *args: Arg, tries: int = TRIES, place: str = "") -> list[object]:
+        """Runs one script, again after a lost connection. Every call has a failpoint here, before its reply is used.
+
+        Args:
+            place: name of that failpoint; default: the script's. Where an end of a stage is kept the stage is part of it, so that a process
+                that serves all stages can die at each.
 
         Raises:
             BrokerUnreachable: no contact after all tries.
@@ -79,7 +83,7 @@ class ScriptRunner:
         while True:
             try:
                 reply = await self._once(name, args)
-                failpoint(name)
+                failpoint(place or name)
                 return reply
             except (redis.RedisError, OSError) as error:
                 ours = _ours(error)
@@ -105,7 +109,7 @@ class ThreadScriptRunner:
         self.keys = keys
 
     def __call__(self, name: str, *args: Arg) -> list[object]:
-        """Runs one script.
+        """Runs one script. Its failpoint has its name.
 
         Raises:
             BrokerError: as `ScriptRunner`.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pipeline.errors import RunClosed, StaleIncarnation
-from pipeline.failpoints import failpoint
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient
 from pipeline.scripts.calls import MAX_BATCH
@@ -29,7 +28,6 @@ class TrainerScripts:
         for unit in units[:MAX_BATCH]:
             args += unit
         reply = await self.run_script("extend", *args)
-        failpoint("extend")
         _refused(reply, run, incarnation)
         return int(_text(reply[1]))
 
@@ -40,7 +38,6 @@ class TrainerScripts:
             StaleIncarnation, RunClosed
         """
         reply = await self.run_script("save_state", run, incarnation, state)
-        failpoint("save_state")
         _refused(reply, run, incarnation)
 
 

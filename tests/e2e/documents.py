@@ -74,6 +74,12 @@ def section(document: Path, heading: str) -> str:
     return rest[: end.start()] if end else rest
 
 
+def listed_failpoints() -> list[str]:
+    """The names of failpoints on their page."""
+    rows = cells(section(ROOT / "docs/reference/failpoints.md", "Failpoints"))
+    return [name for row in rows if row[0] != "who passes it" for name in row[1].split()]
+
+
 def first_column(text: str) -> list[str]:
     """Names in code style in the first column of the tables of a text, in order; a cell may hold several."""
     return [name for cell in ROW.findall(text) for name in INLINE.findall(cell)]

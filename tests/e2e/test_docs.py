@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import itertools
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +33,19 @@ from pipeline.supervisor.actions import Verdict
 from pipeline.supervisor.loop import Supervisor
 from pipeline.testing import ManualWorker, a_grade, a_settlement, a_trajectory, wait_until
 from tests.e2e.conftest import ROOT, Command
-from tests.e2e.documents import INLINE, LINK, Block, blocks, cells, documents, first_column, prose, section, shown_commands
+from tests.e2e.documents import (
+    INLINE,
+    LINK,
+    Block,
+    blocks,
+    cells,
+    documents,
+    first_column,
+    listed_failpoints,
+    prose,
+    section,
+    shown_commands,
+)
 from trainer_client import JobRequest, StepRequest, connect
 from workers.settings import WorkerSettings
 
@@ -263,13 +276,16 @@ def test_the_page_of_outcomes_has_each_word(heading: str, kinds: type[StrEnum]) 
 
 
 def test_the_page_of_failpoints_has_each_of_them() -> None:
-    standing = set[str]()
-    for name in re.findall(r'failpoint\(f?"([^"]+)"\)', sources(*PACKAGES)):
-        standing.add(name.replace("{stage.value}", "*"))
-    page = section(REFERENCE / "failpoints.md", "Failpoints")
-    shown = {name for row in cells(page) if row[0] != "who passes it" for name in row[1].split()}
+    """After each script under its name or, where the call says so, with the stage in it; and where `failpoint` is called."""
+    scripts = {path.stem for path in (ROOT / "pipeline/scripts").glob("*.lua") if path.read_text(encoding="utf-8").startswith("#!lua")}
+    of_stages = {
+        name: [f"{name}_{stage.value}" for stage in Stage] for name in re.findall(r'place=f"(\w+)_\{stage.value\}"', sources("pipeline"))
+    }
+    of_stages["hand_off"].remove("hand_off_eval")  # the last stage has no next
+    called = re.findall(r'failpoint\("(\w+)"\)', sources(*PACKAGES))
 
-    assert {re.sub(r"_(init|run|eval)$", "_*", name) for name in shown} == standing
+    expected = [*(scripts - of_stages.keys()), *itertools.chain(*of_stages.values()), *called]
+    assert set(listed_failpoints()) == set(expected)
 
 
 def test_the_shapes_of_json_on_the_pages_are_json() -> None:

@@ -1,12 +1,14 @@
 """A process killed right after each call of a script or a sandbox, once each: nothing is missing or doubled (promises 1, 2, 8).
 
-At the workers' scripts that `ops/chaos` passes they are killed there, at the supervisor's in `tests/integration/supervisor/test_kills.py`.
-Here are the calls of sandboxes, of the inference pool, of a process's own upkeep, and all calls of a trainer.
+At the workers' scripts that `ops/chaos` passes they are killed there, at the grader's of a salvaged job in `test_worker_processes.py`, at
+the supervisor's in `tests/integration/supervisor/test_kills.py`. Here are the calls of sandboxes, of the inference pool, of a process's own
+upkeep, all calls of a trainer and those of a person's commands; and that together these are all there are.
 """
 
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -15,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ops.chaos.campaign import WORKER_FAILPOINTS
 from ops.child_processes import Child, ChildProcesses, log_tail
 from pipeline import codec
 from pipeline.failpoints import FAILPOINT, FAILPOINT_ONCE
@@ -28,6 +31,9 @@ from pipeline.settings import QueueSettings
 from pipeline.testing.queue_audit import QueueAudit
 from pipeline.testing.servers import PrivateServer, found_servers
 from pipeline.testing.wait import wait_until
+from tests.e2e.documents import listed_failpoints
+from tests.faults.test_worker_processes import GRADER_POINTS
+from tests.integration.supervisor.test_kills import SUPERVISOR_POINTS
 
 RUN = "killed"
 LEASE_S = 2.0
@@ -53,11 +59,15 @@ TRAINER_POINTS = (
     "push_prompts",
     "end_prompts",
     "open_step",
+    "extend",
     "save_state",
     "ack",
     "accept",
     "cancel",
 )
+HELD_RESULT = {"ROLLSTREAM_RUN_TTL_S": "12", "TRAINS_S": "60"}
+"""A trainer that trains on a step for longer than results live, so that it has to extend them."""
+COMMAND_POINTS = {"pool_attach": ("llm", "add", "http://127.0.0.1:9", "--run", "given")}
 
 
 class Fleet:
@@ -202,7 +212,7 @@ async def test_a_trainer_killed_at_any_of_its_calls_goes_on_where_it_was(fleet: 
     died = []
     for number, name in enumerate((*TRAINER_POINTS, "")):
         once = fleet.folder / f"once-{name}"
-        armed = {FAILPOINT: name, FAILPOINT_ONCE: str(once)} if name else {}
+        armed = {FAILPOINT: name, FAILPOINT_ONCE: str(once), **(HELD_RESULT if name == "extend" else {})} if name else {}
         trainer = fleet.children.start(f"trainer{number}", "tests.faults.trainer_program", "trained", str(diary), environment=armed)
         trainer.asked_to_stop = True
         await ended(trainer, 90)
@@ -213,6 +223,31 @@ async def test_a_trainer_killed_at_any_of_its_calls_goes_on_where_it_was(fleet: 
 
     trained = [line.split() for line in diary.read_text(encoding="ascii").splitlines()]
     steps_of = {prompt: {step for step, other in trained if other == prompt} for _, prompt in trained}
-    assert set(died) >= set(TRAINER_POINTS) - {"end_prompts"}, died
+    assert tuple(died) == TRAINER_POINTS
     assert {prompt: steps for prompt, steps in steps_of.items() if len(steps) > 1} == {}
     assert {step for step, _ in trained} == {"1", "2"}
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("name", COMMAND_POINTS)
+async def test_a_command_killed_at_its_call_is_given_again(name: str, settings: QueueSettings, client: AsyncClient, tmp_path: Path) -> None:
+    environment = {"ROLLSTREAM_REDIS_URL": settings.redis_url, "ROLLSTREAM_NAMESPACE": settings.namespace}
+    ends: list[int | None] = []
+    with ChildProcesses(tmp_path / "logs", environment) as children:
+        for arms in ({FAILPOINT: name}, {}):
+            command = children.start(f"{name}{len(ends)}", "ops.cli", *COMMAND_POINTS[name], environment=arms)
+            command.asked_to_stop = True
+            await ended(command, 30)
+            ends.append(command.exit_code)
+
+    assert ends == [-signal.SIGKILL, 0]
+    servers = await InferencePool(client, settings.namespace, lease_s=settings.lease_s).servers("given")
+    assert [server.url for server in servers] == ["http://127.0.0.1:9"]
+
+
+def test_a_process_is_killed_at_every_failpoint_there_is() -> None:
+    """The page has all of them (`tests/e2e/test_docs.py`); these are the lists that the kills go through."""
+    supervisors = {name.partition(":")[0] for name in SUPERVISOR_POINTS}
+    killed = {*WORKER_FAILPOINTS, *WORKER_POINTS, *GRADER_POINTS, *TRAINER_POINTS, *COMMAND_POINTS, *supervisors}
+
+    assert killed == set(listed_failpoints())

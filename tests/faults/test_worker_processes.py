@@ -24,6 +24,8 @@ from tests.integration.stages.fleet import RUN, TASK
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
 
+GRADER_POINTS = ("keep_body",)
+
 
 async def nothing_is_left(company: Company, consumer: str = "run-n1-0") -> None:
     """No name, no consumer, nothing pending."""
@@ -162,13 +164,14 @@ async def test_a_frozen_predecessor_keeps_its_name_while_it_may_be_alive(company
     assert successor.exit_code is None
 
 
-async def test_the_turns_of_a_killed_worker_are_salvaged_and_graded(company: Company) -> None:
+@pytest.mark.parametrize("failpoint", GRADER_POINTS)
+async def test_the_turns_of_a_killed_worker_are_salvaged_and_graded(company: Company, failpoint: str) -> None:
     """Also when the grader is killed right after it has kept what the journal adds up to."""
     company.settings = company.settings.model_copy(update={"lease_s": 2.0})
     template = a_template(task=TASK, recovery=Recovery.SALVAGE_PARTIAL)
     job = await company.add_job(template=template, turns=1, seconds=600)
     worker = company.start(Stage.RUN)
-    grader = company.start(Stage.EVAL, ROLLSTREAM_FAILPOINT="keep_body")
+    grader = company.start(Stage.EVAL, ROLLSTREAM_FAILPOINT=failpoint)
     await company.until("journalled")
 
     company.kill(worker)

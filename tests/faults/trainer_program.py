@@ -1,12 +1,13 @@
 """A whole trainer, as a process that a test kills: it goes on where it was, however it ended.
 
 `python -m tests.faults.trainer_program RUN DIARY`: two steps of one group, a single job that ends, one that is cancelled. Each
-trained prompt is noted in the diary before its step is acked.
+trained prompt is noted in the diary before its step is acked, `TRAINS_S` seconds later (default: at once).
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +46,7 @@ async def main() -> None:
         if left > 0:
             async for step in run.steps(request, count=left, timeout_s=60):
                 note(diary, [f"{step.index} {group.prompt_id}\n" for group in step.groups])
+                await asyncio.sleep(float(os.environ.get("TRAINS_S", "0")))
                 await step.ack()
         ended, cancelled = await run.submit(
             [JobRequest(task="math", id=f"{name}-{run.incarnation}", prompt=rows[0], options=options) for name in ("ends", "goes")]

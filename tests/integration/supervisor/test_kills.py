@@ -15,11 +15,13 @@ from functools import partial
 import pytest
 
 from pipeline.keys import Keys
+from pipeline.redis_client import ask
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.step_spec import StepSpec
-from pipeline.testing import wait_until
+from pipeline.testing import QueueAudit, wait_until
 from tests.integration.supervisor.fleet import RUN, Fleet, all_right, broken, mixed
 
+SUPERVISOR_POINTS = ("launch", "launch:2", "account_groups", "account_groups:2", "reach_step", "give_up_groups", "drop_closed")
 SUPERVISE = """
 import asyncio, sys
 from pipeline.settings import QueueSettings
@@ -27,6 +29,9 @@ from pipeline.supervisor.loop import Supervisor
 settings = QueueSettings(redis_url=sys.argv[1], namespace=sys.argv[2])
 asyncio.run(Supervisor(settings, name=sys.argv[3], period_s=0.2).run(asyncio.Event()))
 """
+
+GONE = "gone.e0-0.0"
+"""A group in the record of closed ones whose run is gone."""
 
 
 @contextmanager
@@ -95,7 +100,7 @@ async def check(fleet: Fleet, keys: Keys, steps: int, target: int) -> None:
 
 
 @pytest.mark.one_server
-@pytest.mark.parametrize("failpoint", ["launch", "launch:2", "account_groups", "account_groups:2", "reach_step", "give_up_groups"])
+@pytest.mark.parametrize("failpoint", SUPERVISOR_POINTS)
 async def test_whatever_script_a_supervisor_dies_after_another_goes_on(
     failpoint: str, fleet: Fleet, settings: QueueSettings, keys: Keys
 ) -> None:
@@ -109,8 +114,10 @@ async def test_whatever_script_a_supervisor_dies_after_another_goes_on(
         await fleet.connect(nonce="second")
         await fleet.open(0, spec)
         await fleet.open(1, spec)
+    if failpoint == "drop_closed":
+        await ask(fleet.scripts.run_script.client, "ZADD", keys.closed, 1, GONE)
     with a_supervisor(settings, "dies", failpoint=failpoint) as first:
-        if failpoint == "give_up_groups":
+        if failpoint in ("give_up_groups", "drop_closed"):
             await wait_until(lambda: first.poll() is not None, "the supervisor is dead", timeout_s=25)
         else:
             await work_until(fleet, lambda: first.poll() is not None, "the supervisor is dead")
@@ -120,6 +127,8 @@ async def test_whatever_script_a_supervisor_dies_after_another_goes_on(
         await work_until(fleet, lambda: _at_least(fleet, 2), "both steps are reached")
 
     await check(fleet, keys, steps=2, target=2)
+    told = [record["grp"] for record in await QueueAudit(fleet.scripts.run_script.client, keys).entries(keys.dead)]
+    assert told.count(GONE) == (failpoint == "drop_closed")
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ Permanent keys (no expiry; everything else has one):
     classes             set     capability classes that were ever asked for · accept
     streams             set     stage streams that have a group, lanes included · workers
     nodes               zset    node -> last beat, ms · workers
+    policies            zset    informativeness policy -> when a supervisor last said that it knows it, ms · supervisors, open_step reads
     janitor             hash    who did the last round, when, quiet until · janitor
     active[:<class>]    list    runs that have waiting jobs · accept, admit; gone when empty
     deficit[:<class>]   hash    run -> deficit of the round robin · admit; gone when empty
@@ -39,6 +40,7 @@ Keys of a run, renewed while its trainer is in contact, gone `ttl_ms` after:
     fly:<run>           zset    groups in flight, until accounted or given up -> launched at, ms · launch, account, give_up_groups
     ready:<run>         zset    parked groups: informative, but no step had room -> since, ms · account
     vals:<run>          hash    validation's index -> `<state> <serial> <incarnation> <digest> <pin>` · open_validation, end_validation
+    mon:<run>           list    one line a closed group, the newest few hundred, for the monitors · account
     tp:<run>:<hash>     string  body of a job template · accept
     done:<run>:<day>    set     tombstones of units that were acked, two days · ack
 
@@ -77,6 +79,7 @@ PERMANENT = frozenset(
         "runs",
         "classes",
         "streams",
+        "policies",
         "nodes",
         "janitor",
         "active",
@@ -201,9 +204,16 @@ class Keys:
     def validations(self, run: str) -> str:
         return self.key("vals", run)
 
+    def window(self, run: str) -> str:
+        return self.key("mon", run)
+
     @property
     def closed(self) -> str:
         return self.key("z:closed")
+
+    @property
+    def policies(self) -> str:
+        return self.key("policies")
 
     @property
     def runs(self) -> str:

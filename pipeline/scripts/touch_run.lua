@@ -10,7 +10,7 @@ local ttl = tonumber(call('HGET', rk, 'ttl_ms'))
 call('HSET', rk, 'contact', NOW, 'away', hash_or_nothing(P .. 'janitor', 'away_ms').away_ms or 0)
 call('ZADD', P .. 'runs', NOW, run)
 for _, key in ipairs({rk, results_key(run), open_key(run), P .. 'steps:' .. run, P .. 'p:' .. run, P .. 'pb:' .. run, P .. 'pm:' .. run,
-  P .. 'fly:' .. run, P .. 'ready:' .. run, P .. 'vals:' .. run}) do
+  P .. 'fly:' .. run, P .. 'ready:' .. run, P .. 'mon:' .. run, P .. 'vals:' .. run}) do
   keep(key, ttl)
 end
 local NEWEST_STEPS = 128

@@ -7,7 +7,7 @@ supervisor was faster with is refused, and the run is looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import redis
@@ -18,7 +18,10 @@ from pipeline.messages import CancelReason
 from pipeline.scripts.step_calls import ACCOUNTS_A_CALL, GIVEN_UP_A_CALL, JOBS_A_CALL, Moved, StepScripts
 from pipeline.supervisor import ledger
 from pipeline.supervisor.actions import Account
+from pipeline.supervisor.informative import BUILT_IN, Policy
 from pipeline.supervisor.loading import LedgerReader, UnreadableGroup
+from pipeline.supervisor.monitors import length_bias
+from pipeline.supervisor.shortage import shortage
 from pipeline.supervisor.step_spec import CancelRule
 from pipeline.supervisor.views import ClosedGroup, RunView
 
@@ -27,6 +30,8 @@ log = structlog.get_logger(__name__)
 CLOSED_A_PAGE = 256
 PAGES_A_ROUND = 64
 """A round ends after this many, so that no flood of closed groups keeps other runs waiting for long."""
+ANNOUNCE_EVERY_ROUNDS = 5
+"""Rounds over all runs between two announcements of the policies that are known here: well within the time that one stands for."""
 LOOKS = 8
 """How often a run is looked at again when others were faster; then it is left to them until the next round."""
 
@@ -36,14 +41,19 @@ class Drain:
 
     Args:
         window: claimable jobs that INIT's stream may hold (`QueueSettings.admit_window`).
+        policies: informativeness policies that this process knows.
     """
 
-    def __init__(self, reader: LedgerReader, scripts: StepScripts, *, window: int) -> None:
+    def __init__(self, reader: LedgerReader, scripts: StepScripts, *, window: int, policies: Mapping[str, Policy] = BUILT_IN) -> None:
         self._reader = reader
         self._scripts = scripts
         self._window = window
         self._retired: dict[str, int] = {}
+        self._policies = policies
         self._unusable: set[str] = set()
+        self._told_unknown: set[tuple[str, str]] = set()
+        self._rounds = 0
+        self._stage_is_idle = False
 
     async def round(self, woken: Collection[str], *, every_run: bool) -> None:
         """Accounts what closed, and looks at the runs that were named, or at all that have work.
@@ -53,6 +63,11 @@ class Drain:
         """
         looked: set[str] = set()
         left = 0
+        if every_run:
+            if self._rounds % ANNOUNCE_EVERY_ROUNDS == 0:
+                await self._scripts.announce_policies(sorted(self._policies))
+            self._rounds += 1
+            self._stage_is_idle = bool(await self._reader.idle_stages())
         for _ in range(PAGES_A_ROUND):
             closed = await self._reader.closed(CLOSED_A_PAGE, skip=left)
             runs = set(closed) | (set(woken) - looked)
@@ -71,7 +86,7 @@ class Drain:
             groups = [*closed, *(await self._reader.stuck(run) if find_stuck else ())]
             for _ in range(LOOKS):
                 try:
-                    accounted = await self._act(run, groups)
+                    accounted = await self._act(run, groups, look_for_late=find_stuck)
                     self._unusable.discard(run)
                     return sum(group not in accounted for group in closed)
                 except Moved:
@@ -87,7 +102,7 @@ class Drain:
                 log.error("ledger_unusable", run=run, error=f"{type(error).__name__}: {error}")
         return len(closed)
 
-    async def _act(self, run: str, closed: Sequence[str]) -> frozenset[str]:
+    async def _act(self, run: str, closed: Sequence[str], *, look_for_late: bool) -> frozenset[str]:
         """Returns those of the closed groups that are closed no more; others wait for their turn (`launch_order`)."""
         view = await self._reader.run(run)
         if view is None:
@@ -95,10 +110,13 @@ class Drain:
                 await self._scripts.drop_closed(group, f"run {run} is gone")
             return frozenset(closed)
         view = await self._give_up_older(view)
+        if look_for_late and view.has_deadlines:
+            await self._end_late(view)
         readable = await self._readable(closed)
         view, waiting = await self._account(view, readable)
         view = await self._reach(view)
-        await self._launch(view)
+        view, refused = await self._launch(view)
+        await self._note_shortage(view, refused=refused)
         return frozenset(closed) - waiting
 
     async def _readable(self, closed: Sequence[str]) -> list[ClosedGroup]:
@@ -128,10 +146,28 @@ class Drain:
         self._retired[run] = incarnation
         return view
 
+    async def _end_late(self, view: RunView) -> None:
+        """Ends what is open past its deadline; it closes by its members' ends, and is accounted like any other then."""
+        flying = await self._reader.flying(view.basis.run)
+        late = ledger.late(view, flying)
+        if late:
+            for groups in _portions(late, max(group.want for group in flying)):
+                for group in await self._scripts.end_late_groups(view.basis, groups):
+                    log.warning("group_late", run=view.basis.run, group=group)
+
+    def _tell_unknown_policies(self, view: RunView, groups: Sequence[ClosedGroup]) -> None:
+        """Says once that groups wait for a supervisor that knows their policy."""
+        for policy in sorted({group.spec.policy for group in groups} - set(self._policies)):
+            if (view.basis.run, policy) not in self._told_unknown:
+                self._told_unknown.add((view.basis.run, policy))
+                why = f"its groups wait for a supervisor that does; known here: {', '.join(sorted(self._policies))}"
+                log.error("policy_unknown", run=view.basis.run, policy=policy, what=why)
+
     async def _account(self, view: RunView, closed: Sequence[ClosedGroup]) -> tuple[RunView, frozenset[str]]:
         """Returns how things stand then, and which groups wait for others before them."""
-        accounts = ledger.account(view, closed)
+        accounts = ledger.account(view, closed, self._policies)
         waiting = frozenset(group.id for group in closed) - {account.group for account in accounts}
+        self._tell_unknown_policies(view, [*closed, *view.parked])
         if not accounts:
             return view, waiting
         for at in range(0, len(accounts), ACCOUNTS_A_CALL):
@@ -147,7 +183,8 @@ class Drain:
             flying = () if step.wanting or step.spec.cancel is CancelRule.CARRY else await self._reader.flying(view.basis.run)
             action = ledger.reach(view, step, flying)
             first, *rest = _portions(action.redundant, step.spec.n)
-            revision, given_up = await self._scripts.reach_step(view.basis, replace(action, redundant=first))
+            figures = length_bias(await self._reader.window(view.basis.run)).figures()
+            revision, given_up = await self._scripts.reach_step(view.basis, replace(action, redundant=first), figures)
             log.info("step_reached", run=view.basis.run, step=step.index, groups=step.accepted, short=action.short, given_up=len(given_up))
             # what one script could not take; those left when this is interrupted run on and serve the next step
             for groups in rest:
@@ -158,7 +195,15 @@ class Drain:
             view = await self._again(view)
         return view
 
-    async def _launch(self, view: RunView) -> None:
+    async def _note_shortage(self, view: RunView, *, refused: bool) -> None:
+        """Says what keeps the run from having enough groups at work, when that is another thing than before."""
+        why = shortage(view, refused=refused, stage_is_idle=self._stage_is_idle)
+        if (why or "") != view.shortage:
+            await self._scripts.note_shortage(view.basis, why or "")
+            log.info("shortage", run=view.basis.run, why=why or "none", before=view.shortage or "none")
+
+    async def _launch(self, view: RunView) -> tuple[RunView, bool]:
+        """Returns how things stand then, and whether Redis took no new work."""
         while (action := ledger.launch(view)) is not None:
             n = next(step.spec.n for step in view.steps if step.index == action.step)
             most = min(action.groups, max(1, JOBS_A_CALL // n))
@@ -166,12 +211,13 @@ class Drain:
                 done = await self._scripts.launch(view.basis, replace(action, groups=most), window=self._window)
             except QueueFull as full:
                 log.warning("launch_refused", run=view.basis.run, why=full.why)
-                return
+                return view, True
             if done.announced:
                 log.info("prompts_needed", run=view.basis.run, step=action.step)
-            if done.groups < most:
-                return
             view = _at(view, done.revision, flying=view.flying + done.groups, reserve=view.reserve - done.groups)
+            if done.groups < most:
+                break
+        return view, False
 
     async def _again(self, view: RunView) -> RunView:
         fresh = await self._reader.run(view.basis.run)

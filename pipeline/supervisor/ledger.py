@@ -3,7 +3,7 @@
 Invariants (promises 3 and 12):
   1. A group closes once and its first verdict stands; it joins at most one step, and a step never has more than its target.
   2. An informative group joins the oldest open step with room for groups of its size; when there is none it is parked, and goes before all
-     others when one opens. Nothing informative is thrown away.
+     others when one opens. Nothing informative is thrown away, but by a step that says so: what is stale for it, or surplus.
   3. A step is reached once: at its target, or short when no prompt is left and nothing is in flight.
   4. No selection by time. Groups are accounted in the order they closed, members count as they were sampled, and by the default rule
      nothing is cancelled of which a member has finished: those that are cancelled return whole, so long ones are drawn as often as they
@@ -15,47 +15,81 @@ Each function decides one kind of action on one view. Whoever acts takes a new v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from zlib import crc32
 
 from pipeline.messages import Outcome
 from pipeline.supervisor.actions import Account, Launch, Reach, Verdict
+from pipeline.supervisor.informative import BUILT_IN, Policy
 from pipeline.supervisor.launch_order import in_launch_order, waits_for_the_reserve
-from pipeline.supervisor.policies import Judgement, judge
+from pipeline.supervisor.policies import SCORE, Judgement, judge
 from pipeline.supervisor.replenishment import informative_rate, wanted_in_flight
-from pipeline.supervisor.step_spec import CancelRule
+from pipeline.supervisor.staleness import Version, is_too_old
+from pipeline.supervisor.step_spec import CancelRule, OnStale, Surplus
+from pipeline.supervisor.token_fates import fates, is_late
 from pipeline.supervisor.views import ClosedGroup, FlyingGroup, OpenStep, RunView
 
+MOST_COMPONENTS = 16
+"""Named parts of a reward that a group's record has a member: records stay short."""
 NO_STEP_OF_ITS_SIZE = "no open step asks for groups of its size"
+NO_ROOM = "no open step has room"
 
 
-def account(view: RunView, closed: Sequence[ClosedGroup]) -> list[Account]:
+def account(view: RunView, closed: Sequence[ClosedGroup], policies: Mapping[str, Policy] = BUILT_IN) -> list[Account]:
     """Verdicts for groups that closed and for parked ones that can move on, in the order to apply them.
 
-    Parked groups that no step has room for are left where they are.
+    Parked groups that no step has room for are left where they are, and so are groups whose policy is needed and not among `policies`.
     """
     steps = list(view.steps)
     accounts: list[Account] = []
-    ready = in_launch_order(view, [group for group in closed if not group.parked])
+    ready = in_launch_order(view, [group for group in closed if not group.parked], policies)
     for group in sorted(view.parked, key=_age) + sorted(ready, key=_age):
-        judgement = judge(group, incarnation=view.basis.incarnation, run_cancelled_for=view.cancelled_for)
+        judgement = judge(group, incarnation=view.basis.incarnation, run_cancelled_for=view.cancelled_for, policies=policies)
+        if judgement is None:
+            continue
         verdict, why = judgement.verdict, judgement.why
         step = steps[0].index if steps else None
         if not group.launched_by_ledger:
             step = None
         elif verdict is Verdict.INFORMATIVE:
             at = next((i for i, s in enumerate(steps) if s.wanting and s.spec.n == group.want), None)
-            if at is not None:
+            if at is not None and (too_old := _too_old(view, judgement, steps[at])):
+                verdict, why = Verdict.STALE, too_old
+            elif at is not None:
                 step = steps[at].index
                 steps[at] = replace(steps[at], accepted=steps[at].accepted + 1)
             elif steps and all(s.spec.n != group.want for s in steps):
                 verdict, why = Verdict.SURPLUS, NO_STEP_OF_ITS_SIZE
             elif group.parked:
                 continue
+            elif group.spec.surplus is Surplus.DISCARD:
+                verdict, why = Verdict.SURPLUS, NO_ROOM
             else:
                 step = None
         accounts.append(_account(group, judgement, verdict, why, step))
     return accounts
+
+
+def trained_with(view: RunView, step: int) -> Version | None:
+    """The version that step `step` will be trained with, when each step brings one update: the current one, and those of steps before it."""
+    if view.version is None:
+        return None
+    before = sum(other.index < step for other in view.steps) + sum(index < step for index in view.untrained)
+    return Version(view.version.incarnation, view.version.number + before)
+
+
+def _too_old(view: RunView, judgement: Judgement, step: OpenStep) -> str:
+    """Why a group is too old for a step that drops such groups; empty when it is not."""
+    spec, version = step.spec, trained_with(view, step.index)
+    if spec.on_stale is not OnStale.DROP or not is_too_old(judgement.oldest, version, spec.max_staleness):
+        return ""
+    return f"sampled by {judgement.oldest}, step {step.index} is trained with {version}, at most {spec.max_staleness} apart"
+
+
+def late(view: RunView, flying: Sequence[FlyingGroup]) -> tuple[str, ...]:
+    """Groups that are open past their deadline, longest in flight first."""
+    return tuple(group.id for group in sorted(flying, key=lambda group: group.launched_ms) if 0 < group.late_at_ms <= view.now_ms)
 
 
 def reached(view: RunView) -> OpenStep | None:
@@ -122,11 +156,7 @@ def _least_work_first(group: FlyingGroup) -> tuple[int, int, int, str]:
 def _account(group: ClosedGroup, judgement: Judgement, verdict: Verdict, why: str, step: int | None) -> Account:
     members = group.members.values()
     valid = {index for index, value in enumerate(judgement.values) if value is not None}
-    good = sum(member.sampled_tokens for index, member in group.members.items() if index in valid)
-    cancelled = sum(
-        member.sampled_tokens for index, member in group.members.items() if index not in valid and member.outcome is Outcome.CANCELLED
-    )
-    sampled = sum(member.sampled_tokens for member in members)
+    ended = [member for member in members if member.outcome in (Outcome.OK, Outcome.MODEL_FAILURE) or is_late(member)]
     return Account(
         group=group.id,
         verdict=verdict,
@@ -137,14 +167,29 @@ def _account(group: ClosedGroup, judgement: Judgement, verdict: Verdict, why: st
         mean=judgement.mean,
         spread=judgement.spread,
         rewards=judgement.values,
-        sampled=sampled,
+        components=components_a_member(group),
+        sampled=sum(member.spent_tokens for member in members),
         total=sum(member.total_tokens for member in members),
-        good_tokens=good,
-        failed_tokens=sampled - good - cancelled,
-        cancelled_tokens=cancelled,
+        tokens=fates(verdict, group.members, valid),
+        ended_lengths=tuple(member.sampled_tokens for member in ended),
+        cut_lengths=tuple(member.spent_tokens for member in members if member not in ended),
+        keeps_bodies=verdict is Verdict.FILTERED and is_kept_sample(group.prompt, group.spec.keep_filtered),
         first_version=oldest_version(member.first_version for member in members),
         last_version=newest_version(member.last_version for member in members),
     )
+
+
+def components_a_member(group: ClosedGroup) -> dict[str, tuple[float | None, ...]]:
+    """Named parts of the rewards, a value a member. Not more than `MOST_COMPONENTS` of them, the first by name."""
+    names = sorted({name for member in group.members.values() for name in member.components} - {SCORE})[: MOST_COMPONENTS - 1]
+    members = [group.members.get(index) for index in range(group.want)]
+    parts = {SCORE: tuple(None if member is None else member.components.get(SCORE, member.reward) for member in members)}
+    return parts | {name: tuple(None if member is None else member.components.get(name) for member in members) for name in names}
+
+
+def is_kept_sample(prompt: str, share: float) -> bool:
+    """Whether the trajectories of a filtered prompt are kept: the same prompts whenever and by whomever it is asked."""
+    return crc32(prompt.encode()) < share * 2**32
 
 
 def oldest_version(labels: Iterable[str]) -> str:

@@ -7,20 +7,24 @@ and a decision on a mixed view is refused as one on an old view is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import orjson
 import redis
 
 from pipeline.keys import Keys, run_of
-from pipeline.messages import Outcome
+from pipeline.messages import Outcome, Stage
 from pipeline.redis_client import AsyncClient, broker_error
-from pipeline.supervisor.step_spec import StepSpec
+from pipeline.supervisor.monitors import WindowGroup, read_window
+from pipeline.supervisor.staleness import Version
+from pipeline.supervisor.step_spec import OnStale, StepSpec
 from pipeline.supervisor.views import Basis, ClosedGroup, FlyingGroup, Member, OpenStep, RunView
 
 Command = tuple[str | int, ...]
 Hash = dict[str, str]
+NEWEST_STEPS = 128
+"""Steps that are looked at for their training: far more than are open ahead."""
 MEMBER_FIELDS = 10
 """Fields of a member's line before its reason and components."""
 
@@ -65,6 +69,7 @@ class LedgerReader:
                 ("ZCARD", keys.flying(run)),
                 ("ZCARD", keys.reserve(run)),
                 ("ZRANGE", keys.parked(run), 0, -1),
+                ("TIME",),
             ]
         )
         head = _text_hash(first[0])
@@ -86,14 +91,32 @@ class LedgerReader:
             reserve=int(first[2]),
             prompts_ended=head.get("ended") == head["inc"],
             need_announced="need" in head,
+            paused=head.get("paused") == "1",
+            shortage=head.get("short", ""),
             judged=int(head.get("rate.judged", "0")),
             informative=int(head.get("rate.informative", "0")),
             cancelled_for=head.get("cx", ""),
             is_open=head.get("st") == "open",
+            version=Version(int(head["inc"]), int(head["ver"])) if "ver" in head else None,
+            untrained=await self._untrained(run, head["inc"]) if "ver" in head and any(map(_drops_stale, steps)) else (),
+            has_deadlines="deadlines" in head,
+            now_ms=int(first[4][0]) * 1000 + int(first[4][1]) // 1000,
             flying_places=places,
             reserve_place=reserve_place,
             parked=tuple(group for group in parked.values() if isinstance(group, ClosedGroup)),
         )
+
+    async def _untrained(self, run: str, incarnation: str) -> tuple[int, ...]:
+        """Steps that were reached, are not acked, and brought no update in this incarnation."""
+        indices = (await self._ask([("ZREVRANGE", self._keys.steps(run), 0, NEWEST_STEPS - 1)]))[0]
+        heads = await self._ask([("HMGET", self._keys.step(run, index.decode()), "st", "rid", "trained") for index in indices])
+        waiting = [
+            (int(index), entry)
+            for index, (state, entry, trained) in zip(indices, heads, strict=True)
+            if state == b"reached" and entry is not None and trained != incarnation.encode()
+        ]
+        records = await self._ask([("XRANGE", self._keys.results(run), entry, entry) for _, entry in waiting])
+        return tuple(index for (index, _), record in zip(waiting, records, strict=True) if record)
 
     async def _places(self, run: str) -> tuple[dict[str, int], int | None]:
         """Places of the prompts in flight, by group, and the lowest place in the reserve."""
@@ -136,7 +159,7 @@ class LedgerReader:
                 command
                 for group, _ in ids
                 for command in (
-                    ("HMGET", self._keys.group(group), "inc", "want", "begun", "st"),
+                    ("HMGET", self._keys.group(group), "inc", "want", "begun", "st", "late_at", "late"),
                     ("HVALS", self._keys.members(group)),
                 )
             ]
@@ -145,7 +168,8 @@ class LedgerReader:
         for (group, launched_ms), head, members in zip(ids, replies[::2], replies[1::2], strict=True):
             if head[3] != b"open":
                 continue
-            finished = sum(line.startswith((b"ok|", b"model_failure|")) for line in members)
+            awaiting = int(head[-1] or 0)
+            finished = sum(line.startswith((b"ok|", b"model_failure|")) for line in members) + awaiting
             found.append(
                 FlyingGroup(
                     id=group,
@@ -155,6 +179,7 @@ class LedgerReader:
                     ended=len(members),
                     finished=finished,
                     begun=int(head[2] or 0),
+                    late_at_ms=int(head[4] or 0) if head[5] is None else 0,
                 )
             )
         return tuple(found)
@@ -167,6 +192,26 @@ class LedgerReader:
         group = oldest[0].decode()
         state, listed = await self._ask([("HGET", self._keys.group(group), "st"), ("ZSCORE", self._keys.closed, group)])
         return [] if state == b"open" or listed is not None else [group]
+
+    async def window(self, run: str) -> list[WindowGroup]:
+        """The newest closed groups of a run, as the monitors remember them."""
+        return read_window((await self._ask([("LRANGE", self._keys.window(run), 0, -1)]))[0])
+
+    async def idle_stages(self) -> list[Stage]:
+        """Stages of which no live worker reads a common stream. Lanes are beside them: a worker reads its lane and the common stream."""
+        streams = [word.decode() for word in (await self._ask([("SMEMBERS", self._keys.key("streams"))]))[0]]
+        streams = [short for short in streams if "@" not in short]
+        stages = [Stage(short.split(":")[1]) for short in streams]
+        commands: list[Command] = [
+            ("XINFO", "CONSUMERS", self._keys.key(short), stage.value) for short, stage in zip(streams, stages, strict=True)
+        ]
+        consumers = {stage: set[bytes]() for stage in Stage}
+        for stage, reply in zip(stages, await self._ask(commands, errors=True), strict=True):
+            if not isinstance(reply, Exception):  # nobody has read that stream yet
+                consumers[stage] |= {_name_of(row) for row in reply}
+        live = await self._ask([("EXISTS", *(self._keys.worker(name.decode()) for name in names)) for names in consumers.values() if names])
+        beating = dict(zip([stage for stage, names in consumers.items() if names], live, strict=True))
+        return [stage for stage in Stage if not beating.get(stage)]
 
     async def _specs_of(self, steps: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], StepSpec]:
         """Specification by (run, step); groups that close together are of a few steps."""
@@ -226,9 +271,10 @@ def _closed_group(group: str, head: Hash, lines: Hash, specs: Mapping[tuple[str,
         id=group,
         incarnation=int(head.get("inc", "0")),
         want=want,
-        members={int(index): parse_member(line) for index, line in lines.items()},
+        members={int(index): replace(parse_member(line), more_tokens=int(head.get(f"more.{index}", "0"))) for index, line in lines.items()},
         closed_ms=int(head.get("closed", "0")),
         spec=spec or StepSpec(target=1, n=want),
+        prompt=head.get("prompt", ""),
         launched_by_ledger="step" in head,
         redraws=int(head.get("redraws", "0")),
         given_up=head.get("cx", ""),
@@ -236,6 +282,16 @@ def _closed_group(group: str, head: Hash, lines: Hash, specs: Mapping[tuple[str,
         launched_for=int(head["step"]) if "step" in head else None,
         place=int(head.get("place", "0")),
     )
+
+
+def _drops_stale(step: OpenStep) -> bool:
+    return step.spec.on_stale is OnStale.DROP
+
+
+def _name_of(consumer: Any) -> bytes:
+    """Name of a consumer as XINFO describes it, whatever way the client hands it over."""
+    row = consumer if isinstance(consumer, dict) else dict(zip(consumer[::2], consumer[1::2], strict=True))
+    return cast(bytes, row[b"name"])
 
 
 def _text_hash(reply: object) -> Hash:

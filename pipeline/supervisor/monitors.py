@@ -11,6 +11,7 @@ Lengths are sampled tokens. Legend: `S(x)` share of sampled lengths above x.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from bisect import bisect_left
 from collections import Counter
@@ -159,6 +160,15 @@ def parse_line(line: str) -> WindowGroup:
         ended=tuple(int(word) for word in words if not word.startswith("c")),
         cut=tuple(int(word[1:]) for word in words if word.startswith("c")),
     )
+
+
+def read_window(lines: Iterable[bytes]) -> list[WindowGroup]:
+    """The lines of a window, without those that another version wrote in another way: figures are never in the way of a step."""
+    groups = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            groups.append(parse_line(line.decode("utf-8", "replace")))
+    return groups
 
 
 def length_bias(window: Sequence[WindowGroup]) -> LengthBias:

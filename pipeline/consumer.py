@@ -22,7 +22,7 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import redis
 import structlog
@@ -59,6 +59,7 @@ class Consumer:
         tail_client: a reader client for the cancel stream.
         work: what a job needs done.
         node, epoch: where this process runs, and since when that node's environments exist.
+        on_cancel: told of each cancel, also of jobs that are not held here.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Consumer:
         work: Work,
         node: str,
         epoch: str,
+        on_cancel: Callable[[CancelMessage], None] | None = None,
     ) -> None:
         self._settings = settings
         self.statistics = ConsumerStatistics()
@@ -88,6 +90,7 @@ class Consumer:
         self._slots = slots
         self._reader = reader
         self._work = work
+        self._tell_cancel = on_cancel
         self._random = random.Random()
         self._held: dict[str, JobControl] = {}
         self._settler = Settler(
@@ -409,6 +412,8 @@ class Consumer:
             claim = control.begun.claim
             if message.means(claim.job, claim.group, claim.run, control.begun.incarnation):
                 control.verdict(message.reason)
+        if self._tell_cancel is not None:
+            self._tell_cancel(message)
 
     def _on_gap(self) -> None:
         self._keeper.wake()

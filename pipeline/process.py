@@ -26,6 +26,7 @@ from typing import TypeVar
 import structlog
 
 from pipeline.attempts import Slots, Work
+from pipeline.cancel import CancelMessage
 from pipeline.consumer import Consumer
 from pipeline.errors import BrokerError, BrokerUnreachable
 from pipeline.janitor import Janitor
@@ -131,13 +132,19 @@ def software_version() -> str:
 
 
 async def serve_stage(
-    queue: QueueSettings, member: Member, client: AsyncClient, shutdown: Shutdown, work_of: Callable[[Keys, Scripts], Work]
+    queue: QueueSettings,
+    member: Member,
+    client: AsyncClient,
+    shutdown: Shutdown,
+    work_of: Callable[[Keys, Scripts], Work],
+    on_cancel: Callable[[CancelMessage], None] | None = None,
 ) -> bool:
     """Serves a stage on every shard until it is shut down, then drains. False when another process has taken the name.
 
     Args:
         client: for commands (`redis_client.command_client`).
         work_of: makes the work for one shard.
+        on_cancel: told of each cancel in the queue.
 
     Raises:
         BrokerMisused: a stage stream is of another type, the namespace has another layout, or Redis refuses this user.
@@ -151,7 +158,9 @@ async def serve_stage(
                 lock = stack.enter_context(NameLock(member.lock_folder, f"{queue.namespace}.{member.consumer}", member.boot))
             shards = [
                 tasks.create_task(
-                    _serve_shard(queue, member, Keys.of_shard(queue.namespace, shard), client, slots, shutdown, work_of, stack, lock),
+                    _serve_shard(
+                        queue, member, Keys.of_shard(queue.namespace, shard), client, slots, shutdown, work_of, on_cancel, stack, lock
+                    ),
                     name=f"{member.consumer}-shard-{shard}",
                 )
                 for shard in range(queue.shards)
@@ -172,6 +181,7 @@ async def _serve_shard(
     slots: Slots,
     shutdown: Shutdown,
     work_of: Callable[[Keys, Scripts], Work],
+    on_cancel: Callable[[CancelMessage], None] | None,
     stack: AsyncExitStack,
     lock: NameLock | None,
 ) -> bool:
@@ -201,6 +211,7 @@ async def _serve_shard(
         work=work_of(keys, scripts),
         node=member.node,
         epoch=member.epoch,
+        on_cancel=on_cancel,
     )
     janitor = Janitor(client, scripts, keys, queue, who=f"{member.consumer}#{member.boot}")
     janitor_stop = asyncio.Event()

@@ -106,12 +106,13 @@ async def serve(
             return work(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)
 
         swept = asyncio.Event()
+        sweep = SandboxSweep(client, queue, scratch / SANDBOXES)
         try:
             async with asyncio.TaskGroup() as tasks:
                 if sandboxes is not None:
-                    tasks.create_task(SandboxSweep(client, queue, scratch / SANDBOXES).run(swept), name="sandbox-sweep")
+                    tasks.create_task(sweep.run(swept), name="sandbox-sweep")
                 try:
-                    kept = await serve_stage(queue, member, client, shutdown, work_of)
+                    kept = await serve_stage(queue, member, client, shutdown, work_of, sweep.hear)
                 finally:
                     swept.set()
         except BaseExceptionGroup as group:

@@ -23,6 +23,7 @@ Permanent keys (no expiry; everything else has one):
     s:dead              stream  dead letters, trimmed · settle, give_up, recover, reject
     z:delay             zset    job -> due, ms · give_up, recover; promote takes out
     z:deadline          zset    job -> wall deadline, ms · accept; terminal takes out
+    z:held              zset    group that waits for its trainer's hook -> until, ms · await_reward, terminal; report_group, expire take out
     z:closed            zset    group -> closed at, ms · settle; accounting takes out
 
 Keys of a run, renewed while its trainer is in contact, gone `ttl_ms` after:
@@ -30,6 +31,7 @@ Keys of a run, renewed while its trainer is in contact, gone `ttl_ms` after:
     r:<run>             hash    incarnation, state, rev, weight, quota, counters · connect, scripts
     q:<run>[:<class>]   zset    waiting jobs by priority and order, those of validations in a band above all others · accept
     open:<run>          zset    units (single jobs and groups) without an end -> accepted at · accept, terminal
+    aw:<run>            zset    jobs that await a reward from outside or their group's hook -> until, ms · await_reward; their end takes out
     s:results:<run>     stream  terminal jobs, closed groups, finished steps · settle; entries deleted on ack
     steps:<run>         zset    steps -> index · open_step
     st:<run>:<k>        hash    one step; `next` in place of k = counted while none was open · open_step, account, reach
@@ -92,6 +94,7 @@ PERMANENT = frozenset(
         "s:dead",
         "z:delay",
         "z:deadline",
+        "z:held",
         "z:closed",
     )
 )
@@ -174,6 +177,9 @@ class Keys:
     def run(self, run: str) -> str:
         return self.key("r", run)
 
+    def awaiting(self, run: str) -> str:
+        return self.key("aw", run)
+
     def open_units(self, run: str) -> str:
         return self.key("open", run)
 
@@ -206,6 +212,10 @@ class Keys:
 
     def window(self, run: str) -> str:
         return self.key("mon", run)
+
+    @property
+    def held(self) -> str:
+        return self.key("z:held")
 
     @property
     def closed(self) -> str:

@@ -22,6 +22,8 @@ local ttl = tonumber(call('HGET', rk, 'ttl_ms') or '604800000')
 local out, touched, changed = {'ok', rev}, {}, false
 
 local JUDGED_MOST = 512
+-- Verdicts that say nothing about how many groups turn out informative.
+local UNCOUNTED = {cancelled = true, surplus = true, stale = true}
 -- What the filter rate is estimated from: halved when it is long, so that old groups are forgotten as the policy learns.
 local function count_judged(informative)
   if informative then call('HINCRBY', rk, 'rate.informative', 1) end
@@ -115,7 +117,7 @@ for i = 4, #ARGV, 17 do
         call('HSET', step_groups_key(run, k), grp, table.concat(line, '|'))
         count_tokens(sk, fates)
         remember(verdict, g.prompt or '', NOW - tonumber(g.t or NOW), age_v, lengths, tonumber(want))
-        if not g.parked and verdict ~= 'cancelled' and verdict ~= 'surplus' then count_judged(verdict == 'informative') end
+        if not g.parked and not UNCOUNTED[verdict] then count_judged(verdict == 'informative') end
         local cut_at = g.cutby and call('HGET', step_key(run, g.cutby), 'reached')
         if cut_at and g.closed then
           local took = math.max(0, g.closed - cut_at)

@@ -4,15 +4,33 @@
 -- ARGV: stage, consumer, boot, lock_ms, window, then per entry: stream (without tag), entry id, job, nonce
 -- Returns per entry one list:
 --   {'ok', att, template id, draw, init att, run att, failed, node, inc}
---   {'gone'} a stray copy, removed · {'ended', outcome} settled here (cancelled or expired) · {'usurped'} another process has this name
+--   {'gone'} a stray copy, removed · {'ended', outcome} settled here (cancelled, stale or expired) · {'usurped'} another process has this name
 --   {'held'} another attempt runs: the entry was delivered twice, and the owner's next renewal takes it back
 local stage, consumer, boot = ARGV[1], ARGV[2], ARGV[3]
 local own = consumer .. '#' .. boot
 local mine = holds_name(consumer, boot, tonumber(ARGV[4]))
 local out, classes = {}, {}
-local read = job_reader('st', 'src', 'eid', 'att', 'run', 'grp', 'inc', 'cls', 'tpl', 'draw', 'failed', 'cx', 'b.init', 'b.run', 'node')
+local read = job_reader('st', 'src', 'eid', 'att', 'run', 'grp', 'inc', 'cls', 'tpl', 'draw', 'failed', 'cx', 'b.init', 'b.run', 'node', 'drop')
 local function answer(h, att)
   return {'ok', att, h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.failed, h.node or '', h.inc or '0'}
+end
+-- 'stale' when a job can only be thrown away: its step drops groups that are too old, and a member that ended with something the policy did was
+-- sampled by a version further back than `drop` of its hash allows. A group without such a member is fresh, however long ago it was launched.
+-- What else makes a member count (its reward, its stop reason) is the supervisor's to know: a prompt returns whole either way.
+local stale = {}
+local function stale_of_group(h)
+  if stale[h.grp] == nil then
+    stale[h.grp] = false
+    local r = hash_or_nothing(run_key(h.run), 'ver', 'inc')
+    for _, line in ipairs(r.ver and call('HVALS', group_key(h.grp) .. ':m') or {}) do
+      local outcome, inc, number = string.match(line, '^([%a_]+)|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*|(%d+)%.(%d+)|')
+      if (outcome == 'ok' or outcome == 'model_failure')
+        and (tonumber(inc) < tonumber(r.inc) or (inc == r.inc and r.ver - number > tonumber(h.drop))) then
+        stale[h.grp] = 'stale'
+      end
+    end
+  end
+  return stale[h.grp] or nil
 end
 for i = 6, #ARGV, 4 do
   local short, eid, job, nonce = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
@@ -23,7 +41,7 @@ for i = 6, #ARGV, 4 do
     local h, usable = read(job)
     local current = h.st and h.eid == eid and h.src == short
     if current and h.st == 'ready' then
-      local cx = cancel_of(h)
+      local cx = cancel_of(h) or (h.drop and stale_of_group(h))
       if cx then
         terminal(job, job_hash(job, 'run', 'grp', 'n', 'task', 'att', 'stage'), {out = outcome_of(cx), why = cx})
         drop_entry(stream, stage, eid)

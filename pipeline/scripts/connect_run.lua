@@ -13,6 +13,8 @@ if r.nonce ~= nonce then
   if ARGV[5] ~= '' then call('HSET', rk, 'quota', ARGV[5]) else call('HSETNX', rk, 'quota', 0) end
   call('HSETNX', rk, 'rev', 0)
   call('HSETNX', rk, 'created', NOW)
+  -- what its servers hold is not known before its trainer says so
+  call('HDEL', rk, 'ver')
   if r.cx then
     call('HSET', rk, 'cx.inc', r.inc, 'cx.why', r.cx)
     call('HDEL', rk, 'cx')

@@ -10,7 +10,8 @@ local run, inc, rev, k = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local refusal = moved(run, inc, rev) or run_refusal(run, inc)
 if refusal then return refusal end
 local rk, reserve, bodies = run_key(run), reserve_key(run), prompt_bodies_key(run)
-local s = hash(step_key(run, k), 'st', 'n', 'tpl', 'task', 'cls', 'pri', 'wall_ms', 'mf', 'ml', 'res', 'recovery', 'version')
+local s = hash(step_key(run, k), 'st', 'n', 'tpl', 'task', 'cls', 'pri', 'wall_ms', 'mf', 'ml', 'res', 'recovery', 'version',
+  'on_stale', 'max_staleness', 'group_deadline_s')
 if s.st ~= 'open' then return {'moved', inc, rev} end
 local n, most = tonumber(s.n), math.min(tonumber(ARGV[5]), tonumber(ARGV[6]) - call('ZCARD', flying_key(run)))
 local prompts = most > 0 and call('ZRANGE', reserve, 0, most - 1) or {}
@@ -36,6 +37,13 @@ for _, prompt in ipairs(prompts) do
     accept_unit(c, grp, n, body, prompt, m.draw, s.version or '')
     call('HSET', group_key(grp), 'step', k, 'redraws', m.redraws, 'place', m.place)
     call('ZADD', flying_key(run), NOW, grp)
+    local deadline_s = tonumber(s.group_deadline_s or '0')
+    if deadline_s > 0 then
+      call('HSET', group_key(grp), 'late_at', NOW + math.floor(deadline_s * 1000))
+      call('HSET', rk, 'deadlines', '1')
+    end
+    -- `begin` looks at the ages of a group only where this stands
+    if s.on_stale == 'drop' then for m = 0, n - 1 do call('HSET', job_key(grp .. '.' .. m), 'drop', s.max_staleness) end end
     launched = launched + 1
   else
     lost = lost + 1
@@ -43,6 +51,7 @@ for _, prompt in ipairs(prompts) do
       m.state = 'dead'
       write_mark(run, prompt, m)
       call('HINCRBY', rk, 'prompts.dead', 1)
+      count_epoch(run, prompt, 'dead', 1)
     end
     call('XADD', results_key(run), '*', 'kind', 'note', 'run', run, 'note', 'prompt_lost', 'prompt', prompt, 'step', k, 'inc', inc)
   end

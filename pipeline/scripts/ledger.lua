@@ -64,6 +64,12 @@ local function return_prompt(run, g, redraws)
   return true
 end
 
+-- Counts of an epoch's prompts, whose ids are e<epoch>-<row>: pushed = trained + filtered + dead + left.
+local function count_epoch(run, prompt, what, by)
+  local epoch = string.match(prompt, '^e(%d+)%-%d+$')
+  if epoch then call('HINCRBY', run_key(run), 'epoch.' .. epoch .. '.' .. what, by) end
+end
+
 -- The prompt of a group is done with; its body goes.
 local function finish_prompt(run, g, state)
   local m = g.prompt and read_mark(run, g.prompt)
@@ -73,12 +79,6 @@ local function finish_prompt(run, g, state)
   call('HDEL', prompt_bodies_key(run), g.prompt)
   call('HINCRBY', run_key(run), 'prompts.' .. state, 1)
   count_epoch(run, g.prompt, state, 1)
-end
-
--- Counts of an epoch's prompts, whose ids are e<epoch>-<row>: pushed = trained + filtered + dead + left.
-local function count_epoch(run, prompt, what, by)
-  local epoch = string.match(prompt, '^e(%d+)%-%d+$')
-  if epoch then call('HINCRBY', run_key(run), 'epoch.' .. epoch .. '.' .. what, by) end
 end
 
 -- Steps that were reached in this or an earlier incarnation, are not acked, and brought no update in this one: lowest first.
@@ -94,6 +94,7 @@ end
 
 -- Whether a member ended with something the policy did. Its time was measured: to cancel its group now would favour short ones.
 local function has_finished_member(grp)
+  if tonumber(call('HGET', group_key(grp), 'aw') or '0') > 0 then return true end -- one that awaits its reward was measured too
   for _, line in ipairs(call('HVALS', group_key(grp) .. ':m')) do
     local outcome = string.match(line, '^[^|]*')
     if outcome == 'ok' or outcome == 'model_failure' then return true end

@@ -22,8 +22,11 @@ for i = 3, #ARGV, 2 do
     out[#out + 1] = 'dup'
   else
     if m then
+      -- what the lost history did with it did not happen
+      count_epoch(run, id, m.state, -1)
       m.state, m.inc, m.draw, m.redraws = 'reserve', inc, m.draw + 1, 0
     else
+      count_epoch(run, id, 'pushed', 1)
       m = {state = 'reserve', inc = inc, draw = 0, redraws = 0, place = call('HINCRBY', rk, 'places', 1)}
     end
     write_mark(run, id, m)

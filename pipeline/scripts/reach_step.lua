@@ -12,7 +12,7 @@ local rk, sk = run_key(run), step_key(run, k)
 local SHORTAGES = {'paused', 'no_workers', 'prompts', 'queue_full'}
 local TOKEN_COUNTERS = {'tokens_kept', 'tokens_filtered', 'tokens_surplus', 'tokens_stale', 'tokens_cancelled', 'tokens_late', 'tokens_failed'}
 if call('HGET', rk, 'first') == k then note_shortage(run, call('HGET', rk, 'short') or '') end
-local s = hash(sk, 'st', 'acc', 'target', 'n', 't', 'filtered', 'dropped', 'dead', 'cancelled', 'surplus', 'front', 'cut_ms',
+local s = hash(sk, 'st', 'acc', 'target', 'n', 't', 'filtered', 'dropped', 'dead', 'cancelled', 'surplus', 'stale', 'front', 'cut_ms',
   'short.paused', 'short.no_workers', 'short.prompts', 'short.queue_full', unpack(TOKEN_COUNTERS))
 if s.st ~= 'open' then return {'moved', inc, rev} end
 if how == 'short' then
@@ -43,7 +43,7 @@ for _, why in ipairs(SHORTAGES) do
 end
 local rid = call('XADD', results_key(run), '*', 'kind', 'step', 'run', run, 'k', k, 'groups', table.concat(ids, ' '), 'target', s.target, 'n', s.n,
   'short', how == 'short' and '1' or '', 'filtered', s.filtered or 0, 'dropped', s.dropped or 0, 'dead', s.dead or 0, 'cancelled', s.cancelled or 0,
-  'surplus', s.surplus or 0, 'redundant', #given_up, 'took_ms', took, 'inc', inc, unpack(figures))
+  'surplus', s.surplus or 0, 'stale', s.stale or 0, 'redundant', #given_up, 'took_ms', took, 'inc', inc, unpack(figures))
 call('HSET', sk, 'st', 'reached', 'how', how, 'reached', NOW, 'rid', rid, 'redundant', #given_up, 'monitors', ARGV[7])
 call('HINCRBY', rk, 'steps.reached', 1)
 if call('HGET', rk, 'first') == k then find_first(run, k) end

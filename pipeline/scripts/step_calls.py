@@ -109,7 +109,7 @@ class StepScripts:
         """Asks for a step: `opened`, or how it stands when it was opened before.
 
         Raises:
-            InvalidRequest: a negative index, or a policy that does not exist.
+            InvalidRequest: a negative index, or a policy that no living supervisor knows.
             QueueFull, StaleIncarnation, RunClosed
         """
         if index < 0:
@@ -134,6 +134,12 @@ class StepScripts:
             raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
         _refused(reply, run, incarnation)
         word = _text(reply[0])
+        if word == "policy":
+            known = ", ".join(sorted(map(_text, reply[1:])))
+            raise InvalidRequest(
+                f"expected a policy that a supervisor knows ({known}), got {spec.policy!r}: install its package where supervisors run",
+                field="policy",
+            )
         return "opened" if word == "opened" else "open" if word == "open" else "reached"
 
     async def account_groups(self, basis: Basis, accounts: Sequence[Account]) -> tuple[int, list[AccountWord]]:
@@ -188,7 +194,14 @@ class StepScripts:
         Raises:
             Moved, RunClosed
         """
-        args = [*_basis(basis), reach.step, "short" if reach.short else "full", int(reach.spare), orjson.dumps(figures or {}), *reach.redundant]
+        args = [
+            *_basis(basis),
+            reach.step,
+            "short" if reach.short else "full",
+            int(reach.spare),
+            orjson.dumps(figures or {}),
+            *reach.redundant,
+        ]
         reply = await self.run_script("reach_step", *args)
         _moved(reply, basis)
         if reply[0] != b"reached":
@@ -212,6 +225,21 @@ class StepScripts:
         reply = await self.run_script("give_up_groups", *_basis(basis), reason, int(spare), "" if step is None else step, *groups)
         _moved(reply, basis)
         return int(_text(reply[1])), [_text(word) for word in reply[2:]]
+
+    async def end_late_groups(self, basis: Basis, groups: Sequence[str]) -> list[str]:
+        """Ends groups that are past their deadline with what they have, with at most `GIVEN_UP_A_CALL` jobs; returns those that were.
+
+        Raises:
+            Moved: another incarnation has the run.
+            RunClosed
+        """
+        reply = await self.run_script("end_late_groups", basis.run, basis.incarnation, *groups)
+        _moved(reply, basis)
+        return [_text(word) for word in reply[1:]]
+
+    async def announce_policies(self, names: Sequence[str]) -> None:
+        """Says which informativeness policies this supervisor knows."""
+        await self.run_script("announce_policies", *names)
 
     async def drop_closed(self, group: str, why: str) -> bool:
         """Takes a group that cannot be accounted out of the record of closed groups; False when it was not there any more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pipeline.errors import RunClosed, StaleIncarnation
+from pipeline.errors import InvalidRequest, RunClosed, StaleIncarnation
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient
 from pipeline.scripts.calls import MAX_BATCH
@@ -30,6 +30,22 @@ class TrainerScripts:
         reply = await self.run_script("extend", *args)
         _refused(reply, run, incarnation)
         return int(_text(reply[1]))
+
+    async def set_version(self, run: str, incarnation: int, number: int) -> None:
+        """Says which version the policy has from now on. The same again changes nothing.
+
+        Raises:
+            InvalidRequest: lower than what stands.
+            StaleIncarnation, RunClosed
+        """
+        reply = await self.run_script("set_version", run, incarnation, number)
+        _refused(reply, run, incarnation)
+        if reply[0] == b"back":
+            raise InvalidRequest(
+                f"expected {_text(reply[1])} or more, the version that run {run!r} has in this incarnation, got {number}: "
+                "connect with resume=<state of an older checkpoint> to go back",
+                field="version",
+            )
 
     async def save_state(self, run: str, incarnation: int, state: bytes) -> None:
         """Keeps where the trainer stands.

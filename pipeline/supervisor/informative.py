@@ -1,7 +1,7 @@
 """Whether the rewards of a group teach something: informativeness policies by name.
 
-Built-in ones are here. Own ones come from the entry-point group `rollstream.policies`: a callable of the values and the step's specification,
-loaded by the supervisor and by nobody else, so what a trainer installs need not have it.
+Built-in ones are here. Own ones come from the entry-point group `rollstream.policies`: a callable of the values and the step's
+specification, loaded by the supervisor and by nobody else, so what a trainer installs need not have it.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class LedgerReader:
                 command
                 for group, _ in ids
                 for command in (
-                    ("HMGET", self._keys.group(group), "inc", "want", "begun", "st", "late_at", "late"),
+                    ("HMGET", self._keys.group(group), "inc", "want", "begun", "st", "late_at", "late", "aw"),
                     ("HVALS", self._keys.members(group)),
                 )
             ]
@@ -168,7 +168,7 @@ class LedgerReader:
         for (group, launched_ms), head, members in zip(ids, replies[::2], replies[1::2], strict=True):
             if head[3] != b"open":
                 continue
-            awaiting = int(head[-1] or 0)
+            awaiting = int(head[6] or 0)  # for their reward: they ended with something the policy did
             finished = sum(line.startswith((b"ok|", b"model_failure|")) for line in members) + awaiting
             found.append(
                 FlyingGroup(
@@ -198,20 +198,28 @@ class LedgerReader:
         return read_window((await self._ask([("LRANGE", self._keys.window(run), 0, -1)]))[0])
 
     async def idle_stages(self) -> list[Stage]:
-        """Stages of which no live worker reads a common stream. Lanes are beside them: a worker reads its lane and the common stream."""
-        streams = [word.decode() for word in (await self._ask([("SMEMBERS", self._keys.key("streams"))]))[0]]
-        streams = [short for short in streams if "@" not in short]
+        """Stages in which jobs wait and no worker lives.
+
+        A worker is known as a consumer of the stage's common stream, which it reads beside its lane. Some servers list a consumer only
+        after its first entry; a stage in which nothing waits is therefore not asked.
+        """
+        read, classes = await self._ask([("SMEMBERS", self._keys.key("streams")), ("SMEMBERS", self._keys.key("classes"))])
+        common = [self._keys.stage_stream(stage) for stage in Stage]
+        common += [self._keys.stage_stream(Stage.INIT, capability=word.decode()) for word in classes]
+        streams = sorted({*(word.decode() for word in read), *map(self._keys.short, common)})  # nobody may have read these yet
         stages = [Stage(short.split(":")[1]) for short in streams]
-        commands: list[Command] = [
-            ("XINFO", "CONSUMERS", self._keys.key(short), stage.value) for short, stage in zip(streams, stages, strict=True)
-        ]
-        consumers = {stage: set[bytes]() for stage in Stage}
-        for stage, reply in zip(stages, await self._ask(commands, errors=True), strict=True):
-            if not isinstance(reply, Exception):  # nobody has read that stream yet
-                consumers[stage] |= {_name_of(row) for row in reply}
-        live = await self._ask([("EXISTS", *(self._keys.worker(name.decode()) for name in names)) for names in consumers.values() if names])
-        beating = dict(zip([stage for stage, names in consumers.items() if names], live, strict=True))
-        return [stage for stage in Stage if not beating.get(stage)]
+        lengths = await self._ask([("XLEN", self._keys.key(short)) for short in streams], errors=True)
+        waiting = {stage for stage, length in zip(stages, lengths, strict=True) if not isinstance(length, Exception) and length}
+        asked = [(short, stage) for short, stage in zip(streams, stages, strict=True) if stage in waiting and "@" not in short]
+        replies = await self._ask([("XINFO", "CONSUMERS", self._keys.key(short), stage.value) for short, stage in asked], errors=True)
+        names = {stage: set[bytes]() for stage in Stage if stage in waiting}
+        for (_, stage), reply in zip(asked, replies, strict=True):
+            if not isinstance(reply, Exception):  # the group is being made or swept
+                names[stage] |= {_name_of(row) for row in reply}
+        known = [stage for stage, found in names.items() if found]
+        live = await self._ask([("EXISTS", *(self._keys.worker(name.decode()) for name in names[stage])) for stage in known])
+        beating = {stage for stage, count in zip(known, live, strict=True) if count}
+        return [stage for stage in names if stage not in beating]
 
     async def _specs_of(self, steps: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], StepSpec]:
         """Specification by (run, step); groups that close together are of a few steps."""

@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
@@ -27,6 +27,7 @@ from pipeline.scripts import Scripts
 from pipeline.scripts.step_calls import StepScripts
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.drain import Drain
+from pipeline.supervisor.informative import Policy, load_policies
 from pipeline.supervisor.loading import LedgerReader
 
 log = structlog.get_logger(__name__)
@@ -48,9 +49,13 @@ class Supervisor:
         settings: where the queue is.
         name: stable name of this process among the supervisors.
         period_s: how often every run is looked at without being woken.
+        policies: informativeness policies by name; None = the built-in ones and those that are installed.
     """
 
-    def __init__(self, settings: QueueSettings, *, name: str, period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self, settings: QueueSettings, *, name: str, period_s: float = PERIOD_S, policies: Mapping[str, Policy] | None = None
+    ) -> None:
+        self._policies = load_policies() if policies is None else policies
         self._settings = settings
         self._name = name
         self._period_s = period_s
@@ -72,7 +77,9 @@ class Supervisor:
             for shard in range(self._settings.shards):
                 reader = await clients.enter_async_context(aclosing(reader_client(self._settings, block_s=self._period_s)))
                 keys = Keys.of_shard(self._settings.namespace, shard)
-                drain = Drain(LedgerReader(commands, keys), StepScripts(commands, keys), window=self._settings.admit_window)
+                drain = Drain(
+                    LedgerReader(commands, keys), StepScripts(commands, keys), window=self._settings.admit_window, policies=self._policies
+                )
                 loops.append(ShardLoop(reader, commands, keys, drain, name=self._name, period_s=self._period_s))
                 # with every worker gone somebody must still promote retries and end what is past its deadline
                 janitors.append(Janitor(commands, Scripts(commands, keys), keys, self._settings, who=f"supervisor-{self._name}"))

@@ -24,7 +24,9 @@ class Loss(StrEnum):
     """It is outside the statistics, like a member that infrastructure broke."""
 
 
-DEFAULT_LOSS: Mapping[StopReason, Loss] = MappingProxyType(dict.fromkeys((StopReason.TOKENS, StopReason.CONTEXT, StopReason.TIME), Loss.MASK))
+DEFAULT_LOSS: Mapping[StopReason, Loss] = MappingProxyType(
+    dict.fromkeys((StopReason.TOKENS, StopReason.CONTEXT, StopReason.TIME), Loss.MASK)
+)
 
 
 def loss_of(stop: str, policy: Mapping[StopReason, Loss]) -> Loss:

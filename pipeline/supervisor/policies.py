@@ -2,11 +2,11 @@
 
 - Valid is a member that ended with something the policy did (`ok`, `model_failure`) and has a finite value inside the bounds that its task
   declares. A failure the model caused never escapes its 0: without a reward it counts as 0. Everything else is outside the statistics: what
-- A group with fewer valid members than its step asks for is dropped and its prompt drawn again; after too many times the prompt is dead.
   infrastructure broke (a NaN or missing reward is that too), what was cancelled, what expired, and what stopped for a reason that the run
   excludes.
-- A group with enough is informative when its step's policy says so. A policy that raises has no say: the group is dropped, with the error as
-  the reason. One that this process does not know gives no verdict at all.
+- A group with fewer valid members than its step asks for is dropped and its prompt drawn again; after too many times the prompt is dead.
+- A group with enough is informative when its step's policy says so. A policy that raises has no say: the group is dropped, with the error
+  as the reason. One that this process does not know gives no verdict at all.
 """
 
 from __future__ import annotations

@@ -138,6 +138,8 @@ class RunView:
     """The policy's current one; None = the trainer of this incarnation has not set it."""
     untrained: tuple[int, ...] = ()
     """Steps that were reached and whose update has not come. Known where a version is and a step drops what is stale."""
+    has_deadlines: bool = False
+    """A group was launched that has one."""
     now_ms: int = 0
     """When this was looked at, by the clock of Redis."""
     parked: tuple[ClosedGroup, ...] = field(default=())

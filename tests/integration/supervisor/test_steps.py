@@ -319,7 +319,7 @@ async def test_a_step_that_cannot_be_is_refused_before_anything_is_sent(fleet: F
     with pytest.raises(InvalidRequest, match="step"):
         await fleet.open(-1, A_SPEC)
     with pytest.raises(InvalidRequest, match="policy"):
-        await fleet.open(0, StepSpec(target=1, n=2, policy="sprad"))
+        await fleet.open(0, StepSpec(target=1, n=2, policy="pass_rate_between", policy_args={"low": 2.0}))
     assert (await fleet.view()).steps == ()
 
 

@@ -166,7 +166,8 @@ def test_a_group_of_an_older_incarnation_is_never_trained_on() -> None:
     )
 
     found = judge(group, incarnation=2)
-    assert found is not None and found.verdict is Verdict.CANCELLED
+    assert found is not None
+    assert found.verdict is Verdict.CANCELLED
 
 
 def test_a_policy_that_this_process_does_not_know_gives_no_verdict_where_one_is_needed() -> None:
@@ -184,7 +185,8 @@ def test_a_policy_that_raises_drops_the_group_and_says_why() -> None:
     members = [a_member(1.0), a_member(0.0)]
     first, last = (judgement_on(members, spec, redraws=redraws, policies={"broken": broken}) for redraws in (0, 1))
 
-    assert first is not None and last is not None
+    assert first is not None
+    assert last is not None
     assert (first.verdict, last.verdict) == (Verdict.DROPPED, Verdict.DEAD)
     assert first.why == "policy broken raised ZeroDivisionError: of 2 values"
 

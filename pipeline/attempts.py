@@ -41,6 +41,16 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
+class Awaiting(Settled):
+    """The job ends here, as it says, when its reward or its group's hook has come (ADR 10). Nobody holds it until then."""
+
+    reward_deadline_s: float | None = None
+    """None = it has its reward."""
+    hold_s: float = 0.0
+    """Its group is held at most this long; 0 = no hook."""
+
+
+@dataclass(frozen=True, slots=True)
 class GivenUp:
     """This attempt could not do it."""
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import redis
 import structlog
 
-from pipeline.attempts import End, GivenUp, HandedOff, JobControl, Settled, cancelled
+from pipeline.attempts import Awaiting, End, GivenUp, HandedOff, JobControl, Settled, cancelled
 from pipeline.errors import BodyTooLarge, BrokerError, BrokerUnreachable
 from pipeline.messages import Stage
 from pipeline.scripts.calls import MAX_BATCH, Given, HandOff, Held, JournalTurn, Scripts, Settle
+from pipeline.scripts.reward_calls import AwaitReward, RewardScripts
 from pipeline.settings import QueueSettings
 from pipeline.streams import RawEntry
 
@@ -215,6 +216,13 @@ class Settler:
                 HandOff(e.control.held, e.end.node, e.end.epoch, e.active_ms, e.end.body) for e in batch if isinstance(e.end, HandedOff)
             ]
             return await self._scripts.hand_off(self._stage, offs, ttl_ms=self._ttl_ms)
+        if isinstance(first, Awaiting):
+            waits = [
+                AwaitReward(e.control.held, e.active_ms, e.end.body, e.end.kind, e.end.settlement, e.end.reward_deadline_s, e.end.hold_s)
+                for e in batch
+                if isinstance(e.end, Awaiting)
+            ]
+            return await RewardScripts(self._scripts.run_script).await_reward(self._stage, waits, ttl_ms=self._ttl_ms)
         if isinstance(first, Settled):
             ends = [
                 Settle(e.control.held, e.active_ms, e.end.body, e.end.kind, e.end.settlement) for e in batch if isinstance(e.end, Settled)

@@ -222,12 +222,7 @@ class Scripts:
         """Ends jobs; per job `ok`, `again`, `fenced` or `cx:<reason>`."""
         args: list[Arg] = [stage.value, ttl_ms]
         for job in jobs:
-            end = job.settlement
-            args += [*_held(job.held), job.active_ms, job.body, job.kind, end.outcome.value, _plain(end.reason, 500)]
-            # float(): a grader's number may be one of numpy's, whose repr is no number
-            components = {name: float(value) for name, value in end.components.items()}
-            args += ["" if end.reward is None else repr(float(end.reward)), orjson.dumps(components) if components else b"", end.stop]
-            args += [end.sampled_tokens, end.total_tokens, end.turns, _plain(end.first_version, 200), _plain(end.last_version, 200)]
+            args += [*_held(job.held), job.active_ms, job.body, job.kind, *settlement_args(job.settlement)]
         reply = await self.run_script("settle", *args, place=f"settle_{stage.value}")
         return [_text(word) for word in reply]
 
@@ -417,6 +412,24 @@ def _add(total: dict[str, int], reply: Sequence[object]) -> None:
 def _plain(text: str, most: int) -> str:
     """Text that Redis can hold: what has no UTF-8 form (a lone surrogate in an exception's message) is written out."""
     return text[:most].encode("utf-8", "backslashreplace").decode()
+
+
+def settlement_args(end: Settlement) -> list[Arg]:
+    """What an attempt ends as, as the scripts take it: ten texts."""
+    # float(): a grader's number may be one of numpy's, whose repr is no number
+    components = {name: float(value) for name, value in end.components.items()}
+    return [
+        end.outcome.value,
+        _plain(end.reason, 500),
+        "" if end.reward is None else repr(float(end.reward)),
+        orjson.dumps(components) if components else b"",
+        end.stop,
+        end.sampled_tokens,
+        end.total_tokens,
+        end.turns,
+        _plain(end.first_version, 200),
+        _plain(end.last_version, 200),
+    ]
 
 
 def _held(held: Held) -> tuple[Arg, ...]:

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Jobs past their wall deadline end: at once when nobody holds them, by a cancel message otherwise.
+-- Jobs past their wall deadline end: at once when nobody holds them, by a cancel message otherwise. So do jobs that got no reward in time, and
+-- groups whose hook did not report in time close with what they have.
 -- One that cannot end (the results of its run are something else by now) is tried again later and does not keep the others waiting.
 -- ARGV: most
 -- Returns {ended, marked, what kept some from ending or ''}.
@@ -17,6 +18,30 @@ for _, job in ipairs(call('ZRANGEBYSCORE', P .. 'z:deadline', '-inf', NOW, 'LIMI
   else
     ended = ended + 1
     call('ZREM', P .. 'z:deadline', job)
+  end
+end
+local function close_held(grp)
+  local g = hash_or_nothing(group_key(grp), 'run', 'want', 'st')
+  if g.st == 'open' then
+    call('HSET', group_key(grp), 'hooked', 'deadline')
+    for m = 0, tonumber(g.want) - 1 do
+      local job = grp .. '.' .. m
+      local h = job_hash(job, 'st', 'run', 'grp', 'n', 'task', 'att', 'stage')
+      if h.st == 'awaiting' then
+        local r, a = awaited(job)
+        if r.rew == '' then finish_missing(job, h, r, a) else finish_awaiting(job, h, r, a) end
+        ended = ended + 1
+      end
+    end
+    count(run_key(g.run), 'hooks.missing', 1)
+  end
+  end_hold(grp, g.run or string.match(grp, '^[^.]*'))
+end
+for _, grp in ipairs(call('ZRANGEBYSCORE', P .. 'z:held', '-inf', NOW, 'LIMIT', 0, tonumber(ARGV[1]))) do
+  local ok, found = pcall(close_held, grp)
+  if not ok then
+    stuck = grp .. ': ' .. words_of(found)
+    call('ZADD', P .. 'z:held', NOW + AGAIN_MS, grp)
   end
 end
 if #marked > 0 then

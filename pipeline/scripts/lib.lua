@@ -62,6 +62,7 @@ end
 -- What a batch does to shared keys is gathered and done once at the end of the script (`settle_up`, called by the loader after the body, also when
 -- the body failed half way): a call into the server costs more than its work. Whoever reads such a key within the same script reads it as it was.
 local admit
+local end_awaiting, hold_group, end_hold -- awaiting.lua
 local dropped, counted, unlinked, undated, told, kept = {}, {}, {}, {}, {}, {}
 local function drop_entry(stream, group, eid)
   if eid and eid ~= '' then
@@ -185,14 +186,18 @@ end
 local groups = {}
 local function add_member(grp, run, n, line)
   local key = group_key(grp)
-  local g = groups[grp] or hash_or_nothing(key, 'want', 'st', 'prompt', 'val')
+  local g = groups[grp] or hash_or_nothing(key, 'want', 'st', 'prompt', 'val', 'aw')
   groups[grp] = g
   if not g.st or call('HSETNX', key .. ':m', n, line) == 0 then return end
   local have = call('HLEN', key .. ':m')
   if have == 1 then call('PEXPIRE', key .. ':m', math.max(1, call('PTTL', key))) end
+  if g.aw and call('HDEL', key, 'aw.' .. n) == 1 then g.aw = call('HINCRBY', key, 'aw', -1) end
   if g.st == 'open' and have >= tonumber(g.want) then
     close_group(grp, run, g.prompt, g.val)
     g.st = 'closed'
+    if g.aw then end_hold(grp, run) end
+  elseif g.st == 'open' and g.aw then
+    hold_group(grp, run, g, have)
   end
 end
 
@@ -284,6 +289,7 @@ local function bury(job, why, was_waiting)
   for _, cls in ipairs(call('SMEMBERS', P .. 'classes')) do
     if redis.pcall('ZREM', queue_key(run, cls), job) == 1 then was_waiting = true end
   end
+  if redis.pcall('ZREM', P .. 'aw:' .. run, job) == 1 then was_waiting = true end
   if was_waiting then count(run_key(run), 'inflight', 1) end
   call('ZREM', P .. 'z:delay', job)
   call('UNLINK', job_key(job))
@@ -484,6 +490,10 @@ local function cancel_job(job, reason)
   if h.st == 'running' and is_there(P .. h.src, h.eid) then
     if not h.cx then call('HSET', key, 'cx', reason) end
     return 'running'
+  end
+  if h.st == 'awaiting' then
+    end_awaiting(job, h, h.cx or reason)
+    return 'settled'
   end
   terminal(job, h, {out = outcome_of(h.cx or reason), why = h.cx or reason}, 'cx', h.cx or reason)
   if h.st == 'waiting' then

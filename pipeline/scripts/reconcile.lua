@@ -11,7 +11,7 @@ local back = 0
 local CANCELS_A_CALL, cancels = 256, 0 -- the others next time
 local function one(job)
   local h, usable = job_hash(job, 'st', 'stage', 'src', 'eid', 'att', 'own', 'run', 'grp', 'n', 'task', 'cls', 'node', 'dl', 'cx', 'inc')
-  if h.dl and h.st ~= 'done' then call('ZADD', P .. 'z:deadline', 'NX', h.dl, job) end
+  if h.dl and h.st ~= 'done' and h.st ~= 'awaiting' then call('ZADD', P .. 'z:deadline', 'NX', h.dl, job) end
   local cx = h.st and h.st ~= 'done' and cancels < CANCELS_A_CALL and cancel_of(h)
   if not h.st then
     bury(job, usable and LOST_HASH or UNUSABLE)
@@ -30,6 +30,16 @@ local function one(job)
       count(run_key(run), 'inflight', 1)
       back = back + 1
     end
+  elseif h.st == 'awaiting' then
+    local r, a = awaited(job)
+    local due = r.rew == '' and math.min(tonumber(a.rdl or a.dl), tonumber(a.dl)) or tonumber(a.dl)
+    call('ZADD', P .. 'z:deadline', 'NX', due, job)
+    call('ZADD', awaiting_key(run), 'NX', due, job)
+    keep(awaiting_key(run), math.max(1, call('PTTL', job_key(job))))
+    if not is_there(results_key(run), a.arid) then
+      h['b.run'] = call('HGET', job_key(job), 'b.run')
+      call('HSET', job_key(job), 'arid', tell_awaiting(job, h, r, due))
+    end
   elseif h.st == 'delayed' then
     if not call('ZSCORE', P .. 'z:delay', job) then
       requeue(job, h, h.stage, 0)
@@ -42,6 +52,8 @@ for i = 1, #scan[2], 2 do
   local g = hash_or_nothing(group_key(unit), 'want', 'st', 'prompt', 'val')
   if g.want then
     for m = 0, tonumber(g.want) - 1 do one(unit .. '.' .. m) end
+    local held = hash(group_key(unit), 'st', 'hdl', 'hooked')
+    if held.st == 'open' and held.hdl and not held.hooked then call('ZADD', P .. 'z:held', 'NX', held.hdl, unit) end
     -- read again: the last of its members may have ended just now, and closed it
     if call('HGET', group_key(unit), 'st') == 'open' and call('HLEN', group_key(unit) .. ':m') >= tonumber(g.want) then close_group(unit, run, g.prompt, g.val) end
   elseif call('EXISTS', job_key(unit .. '.0')) == 1 then

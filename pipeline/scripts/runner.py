@@ -43,7 +43,7 @@ def source(name: str) -> str:
     folder = files("pipeline.scripts")
     text = (folder / f"{name}.lua").read_text(encoding="utf-8")
     first, rest = text.split("\n", 1)
-    heads = ["lib", *re.findall(r"^-- needs: (\w+)$", rest, re.MULTILINE)]
+    heads = ["lib", "awaiting", *re.findall(r"^-- needs: (\w+)$", rest, re.MULTILINE)]
     texts = ((folder / f"{head}.lua").read_text(encoding="utf-8") for head in heads)
     # a body that fails half way has done its first half: what it gathered is done all the same, and then the error goes on
     return "\n".join((first, *texts, "local function body()", rest, "end", "local ok, reply = pcall(body)", "settle_up()", _TAIL))

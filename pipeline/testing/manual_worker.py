@@ -10,14 +10,17 @@ from collections.abc import Sequence
 import redis
 
 from pipeline.keys import Keys
-from pipeline.messages import Settlement, Stage
+from pipeline.messages import Outcome, Settlement, Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.calls import Begun, Claim, Given, GiveUpKind, HandOff, Held, Scripts, Settle
+from pipeline.scripts.reward_calls import AwaitReward, RewardScripts
 from pipeline.streams import ensure_group, parse_claim
 from pipeline.testing.builders import a_settlement
 
 LEASE_MS = 30_000
 BODY_TTL_MS = 3_600_000
+UNJUDGED = Settlement(outcome=Outcome.OK, stop="finished", sampled_tokens=7, total_tokens=24, turns=1)
+"""An end whose reward is still to come."""
 NEXT_STAGE = {Stage.INIT: Stage.RUN, Stage.RUN: Stage.EVAL}
 
 
@@ -68,6 +71,13 @@ class ManualWorker:
         """Ends the jobs of attempts."""
         ends = [Settle(job, 5, body, kind or self.stage.value, settlement or a_settlement()) for job in jobs]
         return await self.scripts.settle(self.stage, ends, ttl_ms=BODY_TTL_MS)
+
+    async def await_reward(
+        self, *jobs: Held, settlement: Settlement | None = None, reward_deadline_s: float | None = 60.0, hold_s: float = 0.0
+    ) -> list[str]:
+        """Lets the jobs of attempts await their reward, or their group's hook."""
+        waits = [AwaitReward(job, 5, b"", self.stage.value, settlement or UNJUDGED, reward_deadline_s, hold_s) for job in jobs]
+        return await RewardScripts(self.scripts.run_script).await_reward(self.stage, waits, ttl_ms=BODY_TTL_MS)
 
     async def give_up(
         self, *jobs: Held, kind: GiveUpKind = "failed", why: str = "broke", retry_stage: str = "", backoff_ms: int = 0

@@ -3,7 +3,7 @@
 What must hold at any moment, between any two scripts:
 
   1. A job that has not ended is in exactly one place, the one its state names: the queue of its run (`waiting`), one stage stream (`ready`;
-     and pending there, when `running`), or the delayed retries (`delayed`). A job that has ended is in none and has exactly one record.
+     and pending there, when `running`), or the delayed retries (`delayed`); one that awaits its reward (`awaiting`) is in none. A job that has ended is in none and has exactly one record.
   2. A group is closed exactly when each member has a line in it, is in `z:closed` once, and was announced once.
   3. Counters agree with what they count: `inflight` of a run with its jobs that are past admission and have not ended, `reserved` with the
      bytes of all that have not ended.
@@ -127,7 +127,7 @@ class QueueAudit:
                 ended += h.get("st") == "done"
                 if h.get("st") != "done":
                     reserved += int(h.get("res", "0"))
-                    in_flight += h.get("st") != "waiting"
+                    in_flight += h.get("st") not in ("waiting", "awaiting")
             faults += await self._unit_faults(unit, ended, found)
         if (counted := await self.counter(run, "inflight")) != in_flight:
             faults.append(f"inflight of {run} is {counted}, its jobs in flight are {in_flight}")
@@ -148,6 +148,7 @@ class QueueAudit:
             "ready": (0, 1, 0, 0),
             "running": (0, 1, 0, 0),
             "delayed": (0, 0, 1, 0),
+            "awaiting": (0, 0, 0, 0),
             "done": (0, 0, 0, 1),
         }.get(state)
         counted = (found.queued[job], len(places), found.delayed[job], found.records[job])

@@ -1,4 +1,4 @@
-"""EVAL: the handler judges the trajectory; the terminal record says what came out."""
+"""EVAL: the handler judges the trajectory; the terminal record says what came out. Nobody is asked when the reward comes from outside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pipeline import codec
 from pipeline.attempts import End, JobControl, Settled
 from pipeline.errors import DamagedBody
-from pipeline.messages import Grade, Outcome, Settlement, Stage, StopReason, Trajectory
+from pipeline.messages import Grade, Outcome, RewardSource, Settlement, Stage, StopReason, Trajectory
 from pipeline.scripts import Begun
 from workers.agent.invariants import broken_promises
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
@@ -47,6 +47,9 @@ class EvalWork(StageWork):
         raw_environment = await self.bodies.get(keys.body(begun.claim.job, begun.init_attempt, Stage.INIT.value))
         trajectory = await self._trajectory(begun)
         shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
+        if context.spec.template.reward is RewardSource.OUTSIDE:
+            control.gate()
+            return Settled(judged_outside(trajectory))
         eval_context = EvalContext(**shared, environment=codec.decode(Environment, raw_environment), trajectory=trajectory)
         control.gate()
         async with asyncio.timeout(limit_s):
@@ -99,12 +102,14 @@ def settlement_of(trajectory: Trajectory, grade: Grade) -> Settlement:
     stop = trajectory.stop
     if grade.details.get("stop") == StopReason.GRADER_BROKEN.value:
         stop = StopReason.GRADER_BROKEN
+    return replace(_ended_by(stop, trajectory), reward=grade.reward, components={"score": grade.reward, **grade.components})
+
+
+def judged_outside(trajectory: Trajectory) -> Settlement:
+    """The end of a trajectory whose reward comes from outside."""
+    return _ended_by(trajectory.stop, trajectory)
+
+
+def _ended_by(stop: StopReason, trajectory: Trajectory) -> Settlement:
     outcome = Outcome.MODEL_FAILURE if stop in MODEL_STOPS else Outcome.EXPIRED if stop is StopReason.DEADLINE else Outcome.OK
-    return replace(
-        ungraded(trajectory),
-        outcome=outcome,
-        reason=stop.value if outcome is not Outcome.OK else "",
-        reward=grade.reward,
-        components={"score": grade.reward, **grade.components},
-        stop=stop.value,
-    )
+    return replace(ungraded(trajectory), outcome=outcome, reason=stop.value if outcome is not Outcome.OK else "", stop=stop.value)

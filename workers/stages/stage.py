@@ -7,9 +7,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
-from pipeline.attempts import End, JobControl
+from pipeline.attempts import Awaiting, End, JobControl, Settled
 from pipeline.errors import JobCancelled, LeaseLost
-from pipeline.messages import JobSpec, Stage
+from pipeline.messages import JobSpec, Outcome, RewardSource, Stage
 from workers.handlers.base import StageContext, TaskHandler
 from workers.handlers.registry import Handlers
 from workers.sandbox.base import SandboxProvider
@@ -33,6 +33,21 @@ class Place:
     boot: str
 
 
+def waiting_for_more(end: End, spec: JobSpec) -> End:
+    """The end of a job that was asked for with a reward from outside, or whose group waits for its hook (ADR 10).
+
+    What the policy did awaits; what broke, was cancelled or is past its deadline has ended.
+    """
+    if not isinstance(end, Settled) or end.settlement.outcome not in (Outcome.OK, Outcome.MODEL_FAILURE):
+        return end
+    template = spec.template
+    without = template.reward is RewardSource.OUTSIDE and end.settlement.reward is None
+    hold_s = template.hold_s if spec.group else 0.0
+    if not (without or hold_s):
+        return end
+    return Awaiting(end.settlement, end.body, end.kind, template.reward_deadline_s if without else None, hold_s)
+
+
 class StageWork(ABC):
     """The work of one stage on one shard, for `pipeline.consumer.Consumer`."""
 
@@ -52,7 +67,7 @@ class StageWork(ABC):
             spec = await self.bodies.spec(control.begun)
             handler = await self.handlers.find(spec.template.task)
             context = self.context(control, spec)
-            return await self.work(control, handler, context)
+            return waiting_for_more(await self.work(control, handler, context), spec)
         except (JobCancelled, LeaseLost, asyncio.CancelledError):
             raise
         except (Exception, SystemExit) as raised:  # the one place where whatever a handler raises becomes data
@@ -65,7 +80,8 @@ class StageWork(ABC):
                 error = HandlerExited(f"the handler raised {error!r}")
             if context is not None:
                 context = replace(context, last_failure=kind_of(await self.bodies.last_error(control.held.job)))
-            return end_of(self.stage, error, handler, context)
+            end = end_of(self.stage, error, handler, context)
+            return end if context is None else waiting_for_more(end, context.spec)
 
     def context(self, control: JobControl, spec: JobSpec) -> StageContext:
         """What the handler gets of this attempt."""

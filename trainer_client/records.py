@@ -94,7 +94,7 @@ class StepRecord:
     cancel_settled_s: float | None = None
     """Of the cancels that were accounted to this step: the longest from an earlier step's target to the end of the last member; None =
     there were none."""
-    starvation: Starvation = Starvation(watched_s=0.0, short_s={})
+    starvation: Starvation = field(default_factory=lambda: Starvation(watched_s=0.0, short_s={}))
     """In how much of its time too little was at work."""
     monitors: Mapping[str, float] = field(default_factory=dict)
     """Figures of the length monitor when it was reached (`LengthBias.figures`)."""

@@ -2,9 +2,9 @@
 
 No Redis, no clock. Why these formulas and thresholds: `docs/adr/0009-accounting-and-monitors.md`.
 
-Length bias, over the last closed groups of a run: *trained* members, *judged* members (of all groups with a verdict on their rewards), and
-*sampled*, an estimate of what the policy writes in which a cancelled member says only that it is at least as long as what it had. Judged over
-sampled is what cancelling took, and must be 1; trained over judged is what the filter wants.
+Length bias, over the last closed groups of a run: *trained* members, *judged* members (of all groups with a verdict on their rewards),
+and *sampled*, an estimate of what the policy writes in which a cancelled member says only that it is at least as long as what it had.
+Judged over sampled is what cancelling took, and must be 1; trained over judged is what the filter wants.
 
 Lengths are sampled tokens. Legend: `S(x)` share of sampled lengths above x.
 """
@@ -26,12 +26,12 @@ FEWEST_GROUPS, MOST_GROUPS = 32, 512
 FEWEST_MEMBERS = 200
 """Judged members below which nothing is said: ten of them are the longest twentieth."""
 MEAN_OFF, TAIL_OFF = 0.05, 0.20
-"""How far the mean and the share of the longest twentieth may be off. Promise 12 says 3 % and 10 % of a whole run, a window is a part of it."""
+"""How far mean and share of the longest twentieth may be off. Promise 12 says 3 % and 10 % of a whole run; a window is a part of it."""
 STANDARD_ERRORS = 3.0
 """And by how many standard errors: what chance does once in some hundred windows is no warning."""
 TAIL = 0.05
 STARVED = 0.10
-"""Share of a step in which too little was at work that is worth a warning: more than cancelling and filtering cost beyond the unavoidable."""
+"""Share of a step in which too little was at work that is worth a warning: more than all that cancelling costs."""
 
 JUDGED = frozenset(("informative", "filtered", "surplus", "stale"))
 TRAINED = "informative"

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest
 from pipeline.keys import PROMPT_ID, RUN_ID
-from pipeline.messages import JobTemplate, Json, Limits, Prompt, Recovery, RewardSource, Sampling
+from pipeline.messages import JobTemplate, Json, Limits, Prompt, Recovery, RewardSource, Sampling, StopReason
 from pipeline.request_errors import invalid_request, shown
 from pipeline.supervisor.informative import check_policy
 from pipeline.supervisor.loss_policy import DEFAULT_LOSS, Loss
@@ -29,6 +29,7 @@ from pipeline.supervisor.step_spec import CancelRule, OnStale, StepSpec, Surplus
 DAY_S = 86_400.0
 MAX_TOKENS = 16_777_216
 """Above any model's context."""
+MAX_AHEAD = 64
 MAX_DEPTH = 32
 """Deepest nesting of a prompt or of options; msgpack readers bound it too."""
 TOO_DEEP = f"expected at most {MAX_DEPTH} levels of nesting, but some field goes far deeper"
@@ -92,6 +93,7 @@ def _not_empty(data: dict[str, object]) -> dict[str, object]:
     return data
 
 
+LossPolicy = dict[Annotated[StopReason, Field(strict=False)], Annotated[Loss, Field(strict=False)]]
 PlainMap = Annotated[Mapping[str, object], AfterValidator(plain_map)]
 PromptMap = Annotated[Mapping[str, object], AfterValidator(plain_map), AfterValidator(_not_empty)]
 
@@ -269,10 +271,24 @@ class StepRequest(TemplateRequest):
     """Named part of the reward that the filter looks at; `score` is the reward itself."""
     eps: float = Field(default=1e-6, ge=0, le=1e9)
     """A group is informative when its members differ by more than this."""
-    policy: str = Field(default="spread", min_length=1, max_length=64)
-    """Name of the rule that says whether a group is informative."""
+    policy: str = Field(default="spread", pattern=TASK)
+    """Name of the rule that says whether a group is informative: `spread`, `pass_rate_between`, `every`, or one that is installed where the
+    supervisors run."""
+    policy_args: dict[str, float] = Field(default_factory=dict, max_length=64)
+    """Numbers that it takes: `low`, `high` and `pass_at` of `pass_rate_between`."""
     cancel: Annotated[CancelRule, Field(strict=False)] = CancelRule.DEFAULT
     """What happens to groups in flight that nobody needs when the step is complete."""
+    surplus: Annotated[Surplus, Field(strict=False)] = Surplus.CARRY
+    """What happens to an informative group that no open step has room for."""
+    max_staleness: int = Field(default=1, ge=0, le=1_000_000)
+    """Most updates of the policy between the oldest version that sampled a group and the one that is trained with it."""
+    on_stale: Annotated[OnStale, Field(strict=False)] = OnStale.MARK
+    """What happens to a group that is older."""
+    group_deadline_s: float = Field(default=0.0, ge=0, le=30 * DAY_S)
+    """A group that is open so long after its launch ends with the members it has; 0 = no deadline."""
+    loss: LossPolicy = Field(default_factory=dict)
+    """What is trained of a member, by why it stopped: `train`, `mask`, `exclude`. Where nothing is said: `mask` for `tokens`, `context` and
+    `time`, else `train`."""
     min_members: int = Field(default=0, ge=0, le=1024)
     """Fewest members that must end well; 0 = three quarters of `n`, rounded up."""
     max_redraws: int = Field(default=2, ge=0, le=1000)
@@ -284,17 +300,23 @@ class StepRequest(TemplateRequest):
     """Share of filtered groups, by a hash of their prompts' ids, whose trajectories stay until the ack, to be looked at."""
     version: str = Field(default="", pattern=VERSION)
     """Label of the policy that is expected to sample; empty = any."""
-    ahead: int = Field(default=1, ge=0, le=64)
-    """Steps that are open beyond the one that the trainer has, so that rollouts go on while it trains."""
+    ahead: int = Field(default=1, ge=0, le=MAX_AHEAD)
+    """Steps that are open beyond the one that the trainer has, so that rollouts go on while it trains. Default: `max_staleness`, since a
+    group for the furthest of them is that old when it is trained."""
     deterministic: bool = False
     """What is trained follows from run seed, prompts and weights alone, whatever closes first (ADR 11). Sets `ahead` to 0, `min_members`
     to `n` and `cancel` to `all`."""
 
     @model_validator(mode="before")
     @classmethod
-    def _deterministic_defaults(cls, data: object) -> object:
-        if isinstance(data, Mapping) and data.get("deterministic") is True:
+    def _defaults_from_others(cls, data: object) -> object:
+        if not isinstance(data, Mapping):
+            return data
+        if data.get("deterministic") is True:
             return {"ahead": 0, "cancel": CancelRule.ALL, "min_members": data.get("n", 0), **data}
+        age = data.get("max_staleness")
+        if isinstance(age, int) and not isinstance(age, bool):
+            return {"ahead": max(0, min(age, MAX_AHEAD)), **data}
         return data
 
     @model_validator(mode="after")
@@ -309,6 +331,10 @@ class StepRequest(TemplateRequest):
     def _members_fit(self) -> Self:
         if self.min_members > self.n:
             raise ValueError(f"expected min_members ({self.min_members}) to be at most n ({self.n})")
+        try:
+            check_policy(self.policy, self.policy_args)
+        except InvalidRequest as error:
+            raise ValueError(str(error)) from None
         if None not in (self.reward_low, self.reward_high) and self.reward_low >= self.reward_high:  # type: ignore[operator]
             raise ValueError(f"expected reward_low ({self.reward_low}) to be below reward_high ({self.reward_high})")
         return self
@@ -326,7 +352,13 @@ class StepRequest(TemplateRequest):
             eps=self.eps,
             component=self.informative_on,
             policy=self.policy,
+            policy_args=dict(self.policy_args),
             cancel=self.cancel,
+            surplus=self.surplus,
+            max_staleness=self.max_staleness,
+            on_stale=self.on_stale,
+            group_deadline_s=self.group_deadline_s,
+            loss={**DEFAULT_LOSS, **self.loss},
             min_members=self.min_members,
             max_redraws=self.max_redraws,
             reward_low=-math.inf if self.reward_low is None else self.reward_low,
@@ -337,7 +369,7 @@ class StepRequest(TemplateRequest):
         )
 
 
-def encode_prompt(prompt_id: str, data: Json, *, max_body_bytes: int, field: str = "prompt") -> bytes:
+def encode_prompt(prompt_id: str, data: Json, *, max_body_bytes: int, field: str = "prompt", first_member: int = 0) -> bytes:
     """Body of one prompt.
 
     Args:
@@ -345,11 +377,12 @@ def encode_prompt(prompt_id: str, data: Json, *, max_body_bytes: int, field: str
         data: a map that `plain_map` made.
         max_body_bytes: bound of one body (`QueueSettings.max_body_bytes`).
         field: what the caller calls this prompt, for the error.
+        first_member: see `messages.Prompt`.
 
     Raises:
         InvalidRequest: above the bound.
     """
-    body = encode(Prompt(id=prompt_id, data=data))
+    body = encode(Prompt(id=prompt_id, data=data, first_member=first_member))
     if len(body) > max_body_bytes:
         longest = max(data, key=lambda name: len(encode(Prompt(id="", data={name: data[name]}))))
         raise InvalidRequest(

@@ -133,7 +133,13 @@ def test_a_step_request_becomes_the_spec_that_was_asked_for() -> None:
         ({"n": 0}, "n: expected an integer from 1 to 1,024, got 0"),
         ({"groups": 0}, "groups: expected an integer from 1 to 100,000, got 0"),
         ({"min_members": 9}, "expected min_members (9) to be at most n (8)"),
-        ({"policy": "novel"}, "expected policy to be one of spread, got 'novel'"),
+        ({"policy": "no policy"}, "policy: "),
+        ({"policy": "pass_rate_between", "policy_args": {"low": 2}}, "policy_args: expected 0 <= low <= high <= 1, got low=2 and high=0.95"),
+        ({"policy_args": {"low": 0.1}}, "policy_args: expected none for policy 'spread', got low"),
+        ({"max_staleness": -1}, "max_staleness: expected an integer from 0 to 1,000,000, got -1"),
+        ({"group_deadline_s": -1.0}, "group_deadline_s: "),
+        ({"loss": {"time": "no"}}, "loss.time: expected 'train', 'mask' or 'exclude', got 'no'"),
+        ({"loss": {"tim": "mask"}}, "loss.tim: expected 'finished', "),
         ({"reward_low": 1.0, "reward_high": 1.0}, "expected reward_low (1.0) to be below reward_high (1.0)"),
         ({"cancel": "some"}, "cancel: expected one of 'default', 'carry', 'all', got 'some'"),
         ({"ahead": 1000}, "ahead: expected an integer from 0 to 64, got 1000"),
@@ -233,3 +239,24 @@ def test_what_cannot_even_be_shown_is_refused_like_the_rest(field: str, value: o
     for ask in (lambda: JobRequest.parse(job), lambda: run_id(value), lambda: bounded_seconds(value, "wait")):
         with pytest.raises(InvalidRequest):
             ask()
+
+
+def test_steps_are_open_as_far_ahead_as_groups_may_be_old_unless_it_is_said() -> None:
+    def a_step(**asked: object) -> StepRequest:
+        return StepRequest(task="math", groups=2, n=4, **asked)
+
+    assert [a_step(max_staleness=age).ahead for age in (0, 1, 4, 100)] == [0, 1, 4, 64]
+    assert a_step(max_staleness=4, ahead=2).ahead == 2
+    assert a_step().ahead == 1
+    assert a_step(max_staleness=4, deterministic=True).ahead == 0
+
+
+def test_what_is_said_of_a_stop_reason_goes_over_the_default_and_the_others_keep_theirs() -> None:
+    spec = StepRequest(task="math", groups=2, n=4, loss={"time": "train", "turns": "exclude"}).spec()
+
+    assert {stop.value: loss.value for stop, loss in spec.loss.items()} == {
+        "tokens": "mask",
+        "context": "mask",
+        "time": "train",
+        "turns": "exclude",
+    }

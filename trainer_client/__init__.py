@@ -1,8 +1,8 @@
 """What a training process imports: connect to a run, feed prompts, take steps or single results, ack them.
 
 connecting      connect, connect_blocking, Run
-what to do      StepRequest, JobRequest, SamplingRequest, LimitsRequest
-what comes      Step, Group, Result, Job, RunStatistics
+what to do      StepRequest, JobRequest, ValidationRequest, SamplingRequest, LimitsRequest
+what comes      Step, Group, Result, Job, Validation, Estimate, RunStatistics
 what goes wrong WaitTimeout, BodyMissing, ClientClosed, ShadowedPackage, and those of `pipeline.errors`
 
 async with connect(url, run="math-1") as run:
@@ -20,25 +20,34 @@ from trainer_client.shadowing import ShadowedPackage, refuse_shadows
 refuse_shadows(Path(__file__).resolve().parent.parent)
 
 from pipeline.requests import JobRequest, LimitsRequest, SamplingRequest, StepRequest  # noqa: E402  # after the check, which says why it fails
+from pipeline.validation_request import ValidationRequest  # noqa: E402
 from trainer_client.blocking import connect_blocking  # noqa: E402
 from trainer_client.client import Run  # noqa: E402
 from trainer_client.connecting import Connection, connect  # noqa: E402
 from trainer_client.errors import BodyMissing, ClientClosed, WaitTimeout  # noqa: E402
 from trainer_client.feed import Feed  # noqa: E402
 from trainer_client.jobs import Job  # noqa: E402
+from trainer_client.outside import Awaiting, HeldGroup, HeldMember, ReportAnswer  # noqa: E402
 from trainer_client.results import Result  # noqa: E402
 from trainer_client.run_statistics import RunStatistics  # noqa: E402
 from trainer_client.steps import Group, Step  # noqa: E402
+from trainer_client.validation import Validation, ValidationGroup, ValidationMember  # noqa: E402
+from trainer_client.validation_numbers import Estimate  # noqa: E402
 
 __all__ = [
+    "Awaiting",
     "BodyMissing",
     "ClientClosed",
     "Connection",
+    "Estimate",
     "Feed",
     "Group",
+    "HeldGroup",
+    "HeldMember",
     "Job",
     "JobRequest",
     "LimitsRequest",
+    "ReportAnswer",
     "Result",
     "Run",
     "RunStatistics",
@@ -46,6 +55,10 @@ __all__ = [
     "ShadowedPackage",
     "Step",
     "StepRequest",
+    "Validation",
+    "ValidationGroup",
+    "ValidationMember",
+    "ValidationRequest",
     "WaitTimeout",
     "connect",
     "connect_blocking",

@@ -20,12 +20,14 @@ from trainer_client.client import Run
 from trainer_client.connecting import PATIENCE_S, Connection, connect
 from trainer_client.feed import Feed
 from trainer_client.jobs import Job
+from trainer_client.outside import Awaiting
 from trainer_client.results import Result
 from trainer_client.steps import Group, Step
+from trainer_client.validation import Validation, ValidationGroup, ValidationMember
 
 T = TypeVar("T")
 
-WRAPPED = (Run, Step, Group, Result, Job, Feed, asyncio.Event)
+WRAPPED = (Run, Step, Group, Result, Job, Awaiting, Feed, Validation, ValidationGroup, ValidationMember, asyncio.Event)
 """Objects with methods that belong on the loop; everything else that comes back is a value."""
 _END = object()
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from typing import overload
 
 from pipeline.errors import InvalidRequest, RollstreamError
 from pipeline.keys import Keys, shard_of
 from pipeline.messages import CancelReason, JobResult
 from pipeline.redis_client import AsyncClient, reader_client
-from pipeline.requests import JobRequest, StepRequest, bounded_int, bounded_seconds
+from pipeline.requests import DAY_S, JobRequest, StepRequest, bounded_int, bounded_number, bounded_seconds
 from pipeline.scripts.calls import MAX_BATCH, Scripts
+from pipeline.scripts.run_calls import RunScripts
+from pipeline.scripts.reward_calls import RewardScripts
 from pipeline.scripts.step_calls import StepScripts
 from pipeline.scripts.trainer_calls import TrainerScripts
 from pipeline.settings import QueueSettings
+from pipeline.validation_request import ValidationRequest
 from trainer_client.bodies import BodyStore
 from trainer_client.contact import Contact
 from trainer_client.dataset import check_dataset
@@ -24,12 +27,16 @@ from trainer_client.jobs import Job, Jobs
 from trainer_client.keeper import Keeper, ack_entries
 from trainer_client.lifetime import Lifetime
 from trainer_client.logs import Log
+from trainer_client.policy_version import PolicyVersion
+from trainer_client.outside import Awaiting, GroupHook, Outside, ReportAnswer
 from trainer_client.progress import FeedProgress, Progress
 from trainer_client.reader import BLOCK_S, ResultsReader
 from trainer_client.results import Result
 from trainer_client.run_statistics import RunStatistics, SeenJobs, read_statistics
 from trainer_client.step_stream import StepStream
 from trainer_client.steps import Step
+from trainer_client.validation import Validation
+from trainer_client.validations import Validations
 from trainer_client.waiting import WaitReasons
 
 log = Log(__name__)
@@ -89,6 +96,19 @@ class Run:
             life=self._life,
             why_waiting=self._reasons.of_job,
         )
+        self._version = PolicyVersion(run, incarnation, self._trainer_scripts, self._contact, self._life)
+        self._outside = Outside(
+            run=run,
+            incarnation=incarnation,
+            client=client,
+            keys=keys,
+            scripts=RewardScripts(self._scripts.run_script),
+            inbox=self._inbox,
+            bodies=self._bodies,
+            contact=self._contact,
+            life=self._life,
+            why_waiting=self._reasons.of_run,
+        )
         self._steps = StepStream(
             run=run,
             incarnation=incarnation,
@@ -97,11 +117,28 @@ class Run:
             inbox=self._inbox,
             bodies=self._bodies,
             keys=keys,
+            version=self._version,
             contact=self._contact,
             life=self._life,
             on_open=self._ledger_stands.set,
             ack=self._ack_steps,
+            hold_s=lambda: self._outside.hold_s,
             why_waiting=self._reasons.of_step,
+        )
+        self._validations = Validations(
+            run=run,
+            incarnation=incarnation,
+            base=lambda: progress.base,
+            settings=settings,
+            client=client,
+            keys=keys,
+            scripts=self._scripts,
+            run_scripts=RunScripts(client, keys),
+            inbox=self._inbox,
+            bodies=self._bodies,
+            contact=self._contact,
+            life=self._life,
+            why_waiting=self._reasons.of_job,
         )
         self._keeper = Keeper(
             run=run,
@@ -208,6 +245,23 @@ class Run:
             bounded_int(count, "count", low=1, high=2**31)
         return self._steps.stream(request, start, count, bounded_seconds(timeout_s, "timeout_s"))
 
+    async def set_policy_version(self, number: int) -> None:
+        """Says that the policy has this version from now on: `<incarnation>.<number>`. The same again changes nothing.
+
+        Each rise after the first call of this client is taken for the update that one step brought. Until it is called nothing of the run
+        is stale.
+
+        Raises:
+            InvalidRequest: lower than before: a trainer that goes back connects anew.
+        """
+        bounded_int(number, "version", low=0, high=2**53)
+        await self._version.set(number)
+
+    @property
+    def policy_version(self) -> str:
+        """Label of the version that was set last; empty before the first."""
+        return str(self._version.current or "")
+
     async def _ack_steps(self, index: int) -> None:
         """Lets go of a step and of all before it. The state is kept first: a trainer that dies in between goes on after the step."""
         async with self._acking:
@@ -235,6 +289,30 @@ class Run:
         async with self._life.watched():
             state = self._progress.to_json()
             await self._contact.reach(lambda: self._trainer_scripts.save_state(self.id, self.incarnation, state), stop=self._life.stop)
+
+    # ---- validation
+
+    async def validate(self, request: ValidationRequest, *, index: int | None = None, timeout_s: float | None = None) -> Validation:
+        """Samples each prompt of a validation set `request.n` times and waits for all of it, while steps go on.
+
+        It takes turns with the training jobs of the run for places at the workers, and is outside everything that training does with
+        groups: nothing is filtered, over-sampled or cancelled at a target. What breaks is drawn again, with the same seeds.
+
+        Args:
+            index: the trainer's name for it, such as the step's index. Asked again with the same one, also by the trainer's next process,
+                it goes on where it was. None = the next free one.
+            timeout_s: longest wait for all of it.
+
+        Raises:
+            InvalidRequest: the index is that of another request or of a validation that was acked; or there is no version to be pinned to.
+            WaitTimeout: says what stands in the way. It goes on: ask for the same index again.
+        """
+        self._life.check(needs_open_run=True)
+        if not isinstance(request, ValidationRequest):
+            raise InvalidRequest(f"expected a ValidationRequest, got {type(request).__name__}", field="request")
+        if index is not None:
+            bounded_int(index, "index", low=0, high=2**53)
+        return await self._validations.validate(request, index, bounded_seconds(timeout_s, "timeout_s"))
 
     # ---- single jobs
 
@@ -303,6 +381,68 @@ class Run:
             raise InvalidRequest(f"{member.job} is a member of a group: ack the step that it belongs to", field="results")
         await self._ack([(result.record.entry, "job", result.job) for result in found])
 
+    # ---- rewards from outside
+
+    def awaiting(self, *, timeout_s: float | None = None) -> AsyncIterator[Awaiting]:
+        """Jobs that await a reward from outside (`reward="outside"`), each once, without end: first those that wait already.
+
+        Args:
+            timeout_s: longest wait for the next one.
+
+        Raises:
+            WaitTimeout: says what stands in the way.
+        """
+        self._life.check()
+        return self._outside.awaiting(bounded_seconds(timeout_s, "timeout_s"))
+
+    async def report_reward(
+        self, job: str | Job | Awaiting, score: float, components: Mapping[str, float] | None = None
+    ) -> ReportAnswer:
+        """Gives a job its reward, and with it its end. The first report stands; the answer says what became of this one.
+
+        Args:
+            job: which one. An `Awaiting` says also which trajectory was judged.
+            score: the unshaped task score.
+            components: other parts by name, for the filter (`informative_on`) and for the trainer.
+
+        Raises:
+            InvalidRequest: no finite number, or outside the bounds of the job's step. The job goes on waiting.
+        """
+        if isinstance(job, Awaiting):
+            return await job.report(score, components)
+        return await self._outside.report(job.id if isinstance(job, Job) else job, score, components)
+
+    def group_hook(self, hook: GroupHook, *, deadline_s: float = 600.0) -> None:
+        """Lets `hook` see each group of the steps that are opened from now on before it closes, when all its members have ended.
+
+        What it returns, components by name for each member, is there for the filter and for the trainer. The score that the task gave stands;
+        a member without one (`reward="outside"`) gets the hook's `score`. Groups are held for it at most `deadline_s`, then they close
+        with what they have. An error of the hook is raised at the next step.
+
+        Args:
+            hook: a coroutine function, or a function, which is called in a thread.
+            deadline_s: from the end of a group's last member.
+
+        Raises:
+            InvalidRequest: there is a hook, or steps are open that would not be held.
+        """
+        self._life.check(needs_open_run=True)
+        if not callable(hook):
+            raise InvalidRequest(f"expected something to call, got {type(hook).__name__}", field="hook")
+        bounded_number(deadline_s, "deadline_s", low=0.1, high=30 * DAY_S, unit="seconds")
+        if self._outside.hold_s or self._steps.has_open:
+            raise InvalidRequest("expected one hook a run, before its steps: groups that are in flight would not be held", field="hook")
+        self._outside.hold_s = float(deadline_s)
+        self._spawn("hook", self._serving(hook))
+
+    async def _serving(self, hook: GroupHook) -> None:
+        try:
+            await self._outside.serve(hook)
+        except BaseExceptionGroup as group:
+            error = group.exceptions[0]
+            log.warning("hook_failed", run=self.id, error=repr(error))
+            self._life.refuse(error if isinstance(error, Exception) else InvalidRequest(repr(error), field="group_hook"))
+
     # ---- the run
 
     async def cancel(self, reason: CancelReason = CancelReason.USER) -> dict[str, int]:
@@ -335,8 +475,9 @@ class Run:
         Done after every outage: a server that keeps its writes for a second before they are safe, or one that took over from another, may
         have lost the last of them.
         """
-        lost = await self._jobs.resubmit()
+        lost = await self._jobs.resubmit() + await self._validations.resubmit()
         await self._steps.reopen()
+        lost += await self._outside.repeat()
         if self._feed is not None:
             lost += await self._feed.repeat()
         return lost
@@ -358,6 +499,7 @@ class Run:
     # ---- life
 
     async def start(self) -> None:
+        await self._validations.load()
         await self._tasks.__aenter__()
         reader = ResultsReader(self._reader_client, self._keys.results(self.id), self._inbox, self._contact)
         self._spawn("results", reader.run(self._life.stop))

@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from pipeline.keys import job_id
-from pipeline.messages import JobResult
+from pipeline.keys import job_id, validation_serial
+from pipeline.messages import JobResult, Outcome
 from pipeline.supervisor.actions import Verdict
-from trainer_client.records import GroupRecord, Note, Record, StepRecord
+from trainer_client.outside_inbox import OutsideInbox
+from trainer_client.records import AwaitingRecord, GroupRecord, HeldRecord, Note, Record, StepRecord
 from trainer_client.results import Result
 
 REMEMBERED = 100_000
@@ -65,10 +66,13 @@ class Inbox:
         self.jobs: dict[str, Result] = {}
         self.groups: dict[str, GroupRecord] = {}
         self.steps: dict[int, StepRecord] = {}
+        self.open_validations: set[int] = set()
+        """Serials of validations that are not acked; what comes for another one is nobody's."""
         self.set_aside: dict[str, tuple[Kind, str]] = {}
         """Entry -> kind and id of what nobody will ask for; the keeper drops it."""
         self.moved = asyncio.Event()
         """Set when the ledger moved (the reserve may have room) or something was set aside. Whoever acts on it clears it."""
+        self.outside = OutsideInbox()
         self._make_result = make_result
         self._on_dropped = on_dropped
         self._acked: dict[str, None] = {}
@@ -91,16 +95,31 @@ class Inbox:
                 self._take_group(record)
             case StepRecord():
                 self._take_step(record)
+            case AwaitingRecord():
+                if record.job in self.jobs or record.job in self._acked or record.group in self._acked:
+                    self._put_aside(record.entry, "step", record.job)
+                else:
+                    self.outside.take_awaiting(record)
+            case HeldRecord():
+                if record.group in self.groups or record.group in self._acked:
+                    self._put_aside(record.entry, "step", record.group)
+                else:
+                    self.outside.take_held(record)
             case Note():
                 self._put_aside(record.entry, "step", record.what)
 
     def _take_job(self, record: JobResult) -> None:
+        awaited = self.outside.job_ended(record.job)
+        if awaited is not None and record.outcome is Outcome.INFRA_FAILURE:
+            self._put_aside(awaited.entry, "step", record.job)  # of one whose hash was lost nobody else would
         known = self.jobs.get(record.job)
         if known is not None:
             if known.record.entry != record.entry and not known.was_read:
                 known.renew(record)
         elif record.job in self._acked or record.group in self._acked:
             self._put_aside(record.entry, "job", record.job)
+        elif self._is_of_no_open_validation(record.group):
+            self._put_aside(record.entry, "group", record.group)
         else:
             result = self.jobs[record.job] = self._make_result(record)
             for future in self._job_waiters.pop(record.job, ()):
@@ -111,7 +130,12 @@ class Inbox:
                 for reader in self._readers:
                     reader.put(result)
 
+    def _is_of_no_open_validation(self, group: str) -> bool:
+        serial = validation_serial(group)
+        return serial is not None and serial not in self.open_validations
+
     def _take_group(self, record: GroupRecord) -> None:
+        self.outside.group_closed(record.group)
         if record.group in self._acked or self._is_nobodys(record):
             self._put_group_aside(record)
         elif record.group not in self.groups:
@@ -252,6 +276,14 @@ class Inbox:
         self._acked[unit] = None
         while len(self._acked) > REMEMBERED:
             del self._acked[next(iter(self._acked))]
+
+    def jobs_of_validation(self, serial: int) -> dict[str, list[str]]:
+        """Jobs of a validation that have a result here, by group."""
+        found: dict[str, list[str]] = {}
+        for job, result in self.jobs.items():
+            if validation_serial(result.record.group) == serial:
+                found.setdefault(result.record.group, []).append(job)
+        return found
 
     def _drop_members(self, group: GroupRecord) -> None:
         for member in range(group.want):

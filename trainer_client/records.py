@@ -1,4 +1,4 @@
-"""Reads the entries of a run's results stream: ended jobs, closed groups, finished steps, notes.
+"""Reads the entries of a run's results stream: ended jobs, closed groups, finished steps, what awaits a reward, notes.
 
 Entries are plain text. Fields that a newer writer added are ignored, ones that an older left out take their default; an entry that is none
 of these is unreadable, which is said and does no harm to the others.
@@ -78,6 +78,8 @@ class StepRecord:
     dead: int
     cancelled: int
     surplus: int
+    stale: int
+    """Groups that were too old for the step that had room."""
     redundant: int
     """Groups in flight that were given up when it was reached."""
     tokens_kept: int
@@ -100,6 +102,47 @@ class StepRecord:
     """Figures of the length monitor when it was reached (`LengthBias.figures`)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitingRecord:
+    """A job that awaits a reward from outside, or its group's hook. Its record goes when it ends."""
+
+    entry: str
+    job: str
+    run: str
+    group: str
+    member: int
+    task: str
+    outcome: Outcome
+    """What it ends as with a reward."""
+    reward: float | None
+    """Of its task, when it waits for its group's hook; None = none yet."""
+    components: Mapping[str, float]
+    stop: str
+    run_attempt: int
+    """Attempt whose trajectory is kept."""
+    sampled_tokens: int
+    total_tokens: int
+    turns: int
+    first_version: str
+    last_version: str
+    due_ms: int
+    """When it ends without one, by the clock of Redis."""
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRecord:
+    """A group whose members have all ended or wait: its hook's turn."""
+
+    entry: str
+    run: str
+    group: str
+    prompt: str
+    want: int
+    due_ms: int
+    incarnation: int
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """Something the supervisor wants the trainer to know."""
@@ -109,7 +152,7 @@ class Note:
     """`need_prompts`: the reserve is empty while a step needs groups."""
 
 
-Record = JobResult | GroupRecord | StepRecord | Note
+Record = JobResult | GroupRecord | StepRecord | AwaitingRecord | HeldRecord | Note
 
 
 class Unreadable(ValueError):
@@ -135,6 +178,10 @@ def read_record(entry: str, flat: Sequence[bytes]) -> Record:
             return _group(entry, found)
         if kind == "step":
             return _step(entry, found)
+        if kind == "awaiting":
+            return _awaiting(entry, found)
+        if kind == "held":
+            return _held(entry, found)
         if kind == "note":
             return Note(entry, found.get("note", ""))
     except KeyError as error:
@@ -212,6 +259,7 @@ def _step(entry: str, found: Mapping[str, str]) -> StepRecord:
         dead=int(found.get("dead") or 0),
         cancelled=int(found.get("cancelled") or 0),
         surplus=int(found.get("surplus") or 0),
+        stale=int(found.get("stale") or 0),
         redundant=int(found.get("redundant") or 0),
         tokens_kept=int(found.get("tokens_kept") or 0),
         tokens_filtered=int(found.get("tokens_filtered") or 0),
@@ -234,6 +282,41 @@ def _member_components(text: str) -> dict[str, tuple[float | None, ...]]:
     if not isinstance(found, dict):
         raise ValueError(f"components of a group are a {type(found).__name__}, not a map")
     return {name: tuple(None if value is None else float(value) for value in values) for name, values in found.items()}
+
+
+def _awaiting(entry: str, found: Mapping[str, str]) -> AwaitingRecord:
+    return AwaitingRecord(
+        entry=entry,
+        job=found["job"],
+        run=found["run"],
+        group=found.get("grp", ""),
+        member=int(found.get("n") or 0),
+        task=found.get("task", ""),
+        outcome=Outcome(found["out"]),
+        reward=_number(found.get("rew", "")),
+        components=_components(found.get("comps", "")),
+        stop=found.get("stop", ""),
+        run_attempt=int(found.get("ra") or 0),
+        sampled_tokens=int(found.get("sampled") or 0),
+        total_tokens=int(found.get("total") or 0),
+        turns=int(found.get("turns") or 0),
+        first_version=found.get("v0", ""),
+        last_version=found.get("v1", ""),
+        due_ms=int(found.get("due") or 0),
+        incarnation=int(found.get("inc") or 0),
+    )
+
+
+def _held(entry: str, found: Mapping[str, str]) -> HeldRecord:
+    return HeldRecord(
+        entry=entry,
+        run=found["run"],
+        group=found["grp"],
+        prompt=found.get("prompt", ""),
+        want=int(found["want"]),
+        due_ms=int(found.get("due") or 0),
+        incarnation=int(found.get("inc") or 0),
+    )
 
 
 def _components(text: str) -> dict[str, float]:

@@ -7,11 +7,15 @@ is acked. A damaged body is an error of that one result only.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from pipeline.codec import decode
 from pipeline.errors import InvalidRequest
 from pipeline.keys import Keys
-from pipeline.messages import Grade, JobResult, Outcome, Trajectory
+from pipeline.messages import Grade, JobResult, Outcome, Segment, Trajectory
+from pipeline.supervisor.loss_policy import Loss
 from trainer_client.bodies import BodyStore
 from trainer_client.errors import BodyMissing
 
@@ -21,6 +25,8 @@ class Result:
 
     def __init__(self, record: JobResult, bodies: BodyStore, keys: Keys, ack: Callable[[Sequence[Result]], Awaitable[None]]) -> None:
         self.record = record
+        self.loss = Loss.TRAIN
+        """What is trained of it. A member of a group has what its step says for its stop reason; masked, its `loss_mask` is all 0."""
         self._bodies = bodies
         self._keys = keys
         self._ack = ack
@@ -64,7 +70,8 @@ class Result:
             DamagedBody: the bytes are no trajectory.
         """
         if self._trajectory is None:
-            self._trajectory = decode(Trajectory, await self._body("trajectory", self.trajectory_key))
+            found = decode(Trajectory, await self._body("trajectory", self.trajectory_key))
+            self._trajectory = found if self.loss is Loss.TRAIN else replace(found, segments=tuple(map(_masked, found.segments)))
         return self._trajectory
 
     async def grade(self) -> Grade:
@@ -122,6 +129,13 @@ class Result:
     def __repr__(self) -> str:
         reward = "" if self.reward is None else f" reward={self.reward:g}"
         return f"<Result {self.job} {self.outcome}{reward}{f' ({self.reason})' if self.reason else ''}>"
+
+
+def _masked(segment: Segment) -> Segment:
+    """The same without a loss."""
+    nothing = np.zeros_like(segment.loss_mask)
+    nothing.setflags(write=False)
+    return replace(segment, loss_mask=nothing)
 
 
 async def fetch_trajectories(results: Sequence[Result], bodies: BodyStore) -> None:

@@ -39,6 +39,7 @@ def step_metrics(
         "groups_dead": float(record.dead),
         "groups_cancelled": float(record.cancelled),
         "groups_surplus": float(record.surplus),
+        "groups_stale": float(record.stale),
         "groups_redundant": float(record.redundant),
         "groups_filtered_share": record.filtered / max(1, record.filtered + trained),
         "members_trained": float(len(members)),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest, QueueFull
 from pipeline.keys import Keys, job_id
 from pipeline.requests import StepRequest, bounded_int, template_id
 from pipeline.scripts.step_calls import StepScripts
+from pipeline.supervisor.step_spec import StepSpec
 from trainer_client.bodies import BodyStore
 from trainer_client.contact import Contact
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
+from trainer_client.policy_version import PolicyVersion
 from trainer_client.progress import Progress
 from trainer_client.records import StepRecord
 from trainer_client.steps import Group, Step
@@ -32,10 +35,12 @@ class StepStream:
         inbox: Inbox,
         bodies: BodyStore,
         keys: Keys,
+        version: PolicyVersion,
         contact: Contact,
         life: Lifetime,
         on_open: Callable[[], None],
         ack: Callable[[int], Awaitable[None]],
+        hold_s: Callable[[], float],
         why_waiting: Callable[[int], Awaitable[Sequence[str]]],
     ) -> None:
         self._run = run
@@ -45,10 +50,12 @@ class StepStream:
         self._inbox = inbox
         self._bodies = bodies
         self._keys = keys
+        self._version = version
         self._contact = contact
         self._life = life
         self._on_open = on_open
         self._ack = ack
+        self._hold_s = hold_s
         self._why_waiting = why_waiting
         self._open: dict[int, StepRequest] = {}
         self._empty: set[int] = set()
@@ -99,8 +106,13 @@ class StepStream:
         self._open[index] = request
         self._on_open()
 
+    @property
+    def has_open(self) -> bool:
+        """Whether a step is open that was not acked."""
+        return bool(self._open)
+
     async def _ask_for(self, index: int, request: StepRequest) -> str:
-        template = request.template()
+        template = replace(request.template(), hold_s=self._hold_s())
         body = encode(template)
         while True:
             try:
@@ -119,13 +131,14 @@ class StepStream:
         return await self._life.wait(future, f"step {index}", timeout_s, lambda: self._why_waiting(index), needs_open_run=True)
 
     def _step(self, record: StepRecord) -> Step:
-        groups = [self._group(group) for group in record.groups]
+        spec = self._open[record.index].spec()
+        groups = [self._group(group, spec) for group in record.groups]
         return Step(record, groups, self._inbox.accounted_to(record.index), self._bodies, self._ack)
 
-    def _group(self, group: str) -> Group:
+    def _group(self, group: str, spec: StepSpec) -> Group:
         record = self._inbox.groups[group]
         results = [self._inbox.jobs[job_id(group, member)] for member in range(record.want)]
-        return Group(record, results, self._bodies, self._keys)
+        return Group(record, results, self._bodies, self._keys, spec, self._version.current)
 
     async def _end_empty(self, index: int, timeout_s: float | None) -> None:
         """The prompts have ended: this step and those opened after it have no groups."""

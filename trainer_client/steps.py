@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pipeline.codec import decode
 from pipeline.keys import Keys
 from pipeline.messages import Outcome, Prompt, Trajectory
+from pipeline.supervisor.loss_policy import Loss, loss_of
+from pipeline.supervisor.staleness import Version, age, is_too_old, oldest_of
+from pipeline.supervisor.step_spec import StepSpec
 from trainer_client.bodies import BodyStore
 from trainer_client.errors import BodyMissing
 from trainer_client.records import GroupRecord, StepRecord
@@ -17,12 +20,23 @@ from trainer_client.step_metrics import step_metrics
 class Group:
     """One group of a step: the members that count, in their order, and the others."""
 
-    def __init__(self, record: GroupRecord, results: Sequence[Result], bodies: BodyStore, keys: Keys) -> None:
+    def __init__(
+        self, record: GroupRecord, results: Sequence[Result], bodies: BodyStore, keys: Keys, spec: StepSpec, version: Version | None
+    ) -> None:
         self.record = record
         self.members = tuple(result for result in results if _counts(record, result))
         """Members in the statistics of the group, by number."""
         self.others = tuple(result for result in results if not _counts(record, result))
-        """Members outside the statistics: broken by infrastructure, cancelled, expired."""
+        """Members outside the statistics: broken by infrastructure, cancelled, expired, excluded."""
+        for result in self.members:
+            result.loss = loss_of(result.record.stop, spec.loss)
+        for result in self.others:
+            result.loss = Loss.EXCLUDE
+        oldest = oldest_of(result.record.first_version for result in self.members)
+        self.staleness = age(oldest, version)
+        """Updates between the oldest version that sampled one of `members` and the run's at the hand-over of the step; None = unknown."""
+        self.is_stale = is_too_old(oldest, version, spec.max_staleness)
+        """Whether that is more than the step's `max_staleness`."""
         self._bodies = bodies
         self._prompt_key = keys.prompt(record.group)
 

@@ -10,7 +10,7 @@ The process is `pipeline.supervisor.loop`; it is not imported here, so that a tr
 """
 
 from pipeline.supervisor.actions import Account, Launch, Reach, Verdict
-from pipeline.supervisor.informative import BUILT_IN, Policy, check_policy, load_policies
+from pipeline.supervisor.informative import BUILT_IN, Policy, check_policy
 from pipeline.supervisor.loss_policy import Loss
 from pipeline.supervisor.policies import Judgement, judge
 from pipeline.supervisor.staleness import Version
@@ -39,5 +39,4 @@ __all__ = [
     "Version",
     "check_policy",
     "judge",
-    "load_policies",
 ]

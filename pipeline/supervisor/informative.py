@@ -1,24 +1,17 @@
 """Whether the rewards of a group teach something: informativeness policies by name.
 
-Built-in ones are here. Own ones come from the entry-point group `rollstream.policies`: a callable of the values and the step's
-specification, loaded by the supervisor and by nobody else, so what a trainer installs need not have it.
+Built-in ones are here. Own ones are callables of the values and the step's specification; `installed_policies` finds them, in supervisors
+and nowhere else, so what a trainer installs need not have them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import cast
-
-import structlog
 
 from pipeline.errors import InvalidRequest
 from pipeline.supervisor.step_spec import StepSpec
 
-log = structlog.get_logger(__name__)
-
-ENTRY_POINTS = "rollstream.policies"
 PASS_AT, PASS_LOW, PASS_HIGH = 0.5, 0.05, 0.95
 """Defaults of `pass_rate_between`: a group that is nearly always or nearly never right teaches little."""
 
@@ -72,25 +65,4 @@ def check_policy(name: str, args: Mapping[str, float]) -> None:
         raise InvalidRequest(f"expected 0 <= low <= high <= 1, got low={low:g} and high={high:g}", field="policy_args")
 
 
-def load_policies(found: Sequence[EntryPoint] | None = None) -> Mapping[str, Policy]:
-    """The built-in policies and those of installed packages. One that cannot be loaded is told, and is not known here.
-
-    Args:
-        found: the entry points; None = those that are installed.
-    """
-    policies = dict(BUILT_IN)
-    for point in entry_points(group=ENTRY_POINTS) if found is None else found:
-        try:
-            if point.name in policies:
-                raise ValueError("a policy of that name is known already")
-            loaded = point.load()
-            if not callable(loaded):
-                raise TypeError(f"expected a callable of values and specification, got {type(loaded).__name__}")
-        except Exception as error:  # noqa: BLE001  # importing somebody else's package can raise anything; the others still serve
-            log.error("policy_unusable", policy=point.name, value=point.value, error=f"{type(error).__name__}: {error}")
-            continue
-        policies[point.name] = cast(Policy, loaded)
-    return MappingProxyType(policies)
-
-
-__all__ = ["BUILT_IN", "Policy", "check_policy", "every", "load_policies", "pass_rate_between", "spread"]
+__all__ = ["BUILT_IN", "Policy", "check_policy", "every", "pass_rate_between", "spread"]

@@ -72,7 +72,7 @@ def account(view: RunView, closed: Sequence[ClosedGroup], policies: Mapping[str,
 
 
 def trained_with(view: RunView, step: int) -> Version | None:
-    """The version that step `step` will be trained with, when each step brings one update: the current one, and those of steps before it."""
+    """The version that step `step` will be trained with, if each step brings one update: the current one, and those of steps before it."""
     if view.version is None:
         return None
     before = sum(other.index < step for other in view.steps) + sum(index < step for index in view.untrained)

@@ -27,7 +27,8 @@ from pipeline.scripts import Scripts
 from pipeline.scripts.step_calls import StepScripts
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.drain import Drain
-from pipeline.supervisor.informative import Policy, load_policies
+from pipeline.supervisor.informative import Policy
+from pipeline.supervisor.installed_policies import load_policies
 from pipeline.supervisor.loading import LedgerReader
 
 log = structlog.get_logger(__name__)

@@ -134,7 +134,7 @@ def test_a_step_request_becomes_the_spec_that_was_asked_for() -> None:
         ({"groups": 0}, "groups: expected an integer from 1 to 100,000, got 0"),
         ({"min_members": 9}, "expected min_members (9) to be at most n (8)"),
         ({"policy": "no policy"}, "policy: "),
-        ({"policy": "pass_rate_between", "policy_args": {"low": 2}}, "policy_args: expected 0 <= low <= high <= 1, got low=2 and high=0.95"),
+        ({"policy": "pass_rate_between", "policy_args": {"low": 2}}, "policy_args: expected 0 <= low <= high <= 1, got low=2"),
         ({"policy_args": {"low": 0.1}}, "policy_args: expected none for policy 'spread', got low"),
         ({"max_staleness": -1}, "max_staleness: expected an integer from 0 to 1,000,000, got -1"),
         ({"group_deadline_s": -1.0}, "group_deadline_s: "),

@@ -11,7 +11,8 @@ import pytest
 from pipeline.errors import InvalidRequest
 from pipeline.messages import Outcome, StopReason
 from pipeline.supervisor.actions import Verdict
-from pipeline.supervisor.informative import BUILT_IN, Policy, check_policy, load_policies
+from pipeline.supervisor.informative import BUILT_IN, Policy, check_policy
+from pipeline.supervisor.installed_policies import load_policies
 from pipeline.supervisor.loss_policy import Loss
 from pipeline.supervisor.policies import Judgement, judge, value_of
 from pipeline.supervisor.staleness import Version

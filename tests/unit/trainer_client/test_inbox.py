@@ -89,6 +89,7 @@ def a_step(index: int, *groups: str, incarnation: int = 1) -> StepRecord:
         dead=0,
         cancelled=0,
         surplus=0,
+        stale=0,
         redundant=0,
         tokens_kept=0,
         tokens_filtered=0,

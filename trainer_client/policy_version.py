@@ -1,0 +1,30 @@
+"""Which version the policy has, as this trainer set it.
+
+A new incarnation has none until its trainer says so: what its servers hold is not known before.
+"""
+
+from __future__ import annotations
+
+from pipeline.scripts.trainer_calls import TrainerScripts
+from pipeline.supervisor.staleness import Version
+from trainer_client.contact import Contact
+from trainer_client.lifetime import Lifetime
+
+
+class PolicyVersion:
+    """The current version of one run, in Redis and here."""
+
+    def __init__(self, run: str, incarnation: int, scripts: TrainerScripts, contact: Contact, life: Lifetime) -> None:
+        self.current: Version | None = None
+        """None = not set by this incarnation."""
+        self._run = run
+        self._incarnation = incarnation
+        self._scripts = scripts
+        self._contact = contact
+        self._life = life
+
+    async def set(self, number: int) -> None:
+        """See `Run.set_policy_version`."""
+        async with self._life.watched(needs_open_run=True):
+            await self._contact.reach(lambda: self._scripts.set_version(self._run, self._incarnation, number), stop=self._life.stop)
+        self.current = Version(self._incarnation, number)

@@ -1,5 +1,5 @@
-"""Puts right what dead processes left: expired leases, due retries, passed deadlines, lanes of dead nodes, old consumers, lost entries, runs
-without a trainer.
+"""Puts right what dead processes left: expired leases, due retries, passed deadlines, lanes of dead nodes, old consumers, lost entries.
+Runs whose trainer is gone are closed here too.
 
 It runs in every worker and supervisor process. One of them does a round at a time, and it is right with any number: every action is a
 script that judges again inside. It stamps its rounds; after a gap (Redis was away) no lease, heartbeat or deadline is judged for one full
@@ -172,7 +172,7 @@ class Janitor:
                 await self._end_gone_run(run)
 
     async def _end_gone_run(self, gone: GoneRun) -> None:
-        """Cancels the jobs of a closed run. A janitor that dies in between is followed by another: a closed run with open jobs is found again."""
+        """Cancels the jobs of a closed run. Whoever dies in between is followed by another: a closed run with open jobs is found again."""
         reason = CancelReason.ABANDONED.value
         counts = await self._scripts.cancel("run", [gone.run], reason, incarnation=gone.incarnation)
         if gone.closed_now:

@@ -20,8 +20,8 @@ if state and tonumber(began) >= tonumber(base) then
 end
 pin = version
 if version == '' or version == 'pinned' then
-  local r = hash(rk, 'ver', 'ver.inc')
-  pin = r.ver and (r['ver.inc'] or inc) .. '.' .. r.ver or ''
+  local number = call('HGET', rk, 'ver')
+  pin = number and inc .. '.' .. number or ''
   if version == 'pinned' and pin == '' then return {'unversioned'} end
 end
 serial = call('HINCRBY', rk, 'val.serial', 1)

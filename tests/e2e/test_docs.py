@@ -27,6 +27,7 @@ from pipeline.keys import Keys
 from pipeline.messages import CancelReason, Outcome, Prompt, Stage, StopReason
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Scripts
+from pipeline.scripts.run_calls import RunScripts
 from pipeline.scripts.step_calls import StepScripts
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.actions import Verdict
@@ -372,6 +373,8 @@ async def test_the_page_of_streams_explains_each_field_that_a_stream_has_and_no_
         await StepScripts(client, keys).push_prompts("shown", run.incarnation, [("more", more)])
         await wait_until(partial(has_note, client, keys.results("shown")), "the note that prompts are needed")
         stop.set()
+        await ask(client, "HSET", keys.run("shown"), "contact", 1)
+        await RunScripts(client, keys).close_gone_runs(0, 1)
     results = await entries(client, keys.results("shown"))
     for kind, heading in HEADING_OF_KIND.items():
         seen[heading] = fields_of(fields for fields in results if fields["kind"] == kind)

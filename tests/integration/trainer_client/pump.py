@@ -33,6 +33,11 @@ def half_of_prompts_alike(job: str) -> float:
     return 1.0 if row % 2 else alternating(job)
 
 
+def one_version(_: str) -> str:
+    """Nobody updates the weights."""
+    return "1.0"
+
+
 def trajectory_of(job: str) -> Trajectory:
     """What the pump says a job produced: other arrays for every job."""
     return a_trajectory(segments=(a_segment(tokens=24, sampled=7, seed=zlib.crc32(job.encode())),), answer=f"answer of {job}")
@@ -45,12 +50,14 @@ class Pump:
     Args:
         rewarder: what EVAL finds.
         held_back: jobs (by id) that stay in RUN until they are taken out of this set.
+        version_of: label of the policy that sampled a job.
     """
 
     scripts: Scripts
     rewarder: Rewarder = alternating
     held_back: set[str] = field(default_factory=set)
     hold_all: bool = False
+    version_of: Callable[[str], str] = one_version
     ended: list[str] = field(default_factory=list)
     """Jobs that were settled, in order."""
     _waiting: dict[str, Held] = field(default_factory=dict)
@@ -98,7 +105,10 @@ class Pump:
         if reward is None:
             await worker.settle(held, settlement=a_settlement(None))
         else:
-            settlement = a_settlement(reward, sampled_tokens=7, total_tokens=24, stop=StopReason.FINISHED.value)
+            version = self.version_of(held.job)
+            settlement = a_settlement(
+                reward, sampled_tokens=7, total_tokens=24, stop=StopReason.FINISHED.value, first_version=version, last_version=version
+            )
             await worker.settle(held, settlement=settlement, body=encode(a_grade(reward)), kind="eval")
         self.ended.append(held.job)
 

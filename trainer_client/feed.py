@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from pipeline.errors import QueueFull
+from pipeline.errors import InvalidRequest, QueueFull
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.requests import encode_prompt, prompt_data
@@ -90,7 +90,11 @@ class Feed:
         self._look = asyncio.Event()
 
     async def work(self) -> None:
-        """Feeds until the data set ends or the client does."""
+        """Feeds until the data set ends or the client does.
+
+        Raises:
+            InvalidRequest: it has no rows, or one that cannot travel.
+        """
         stop = self._life.stop
         await self._life.pause(None, self._ready)
         while not stop.is_set():
@@ -100,6 +104,8 @@ class Feed:
                 continue
             batch = await asyncio.to_thread(self._take, min(room, BATCH))
             if not batch:
+                if not (self._progress.epoch or self._progress.position or self._progress.outstanding):
+                    raise InvalidRequest("expected at least one row, got none", field="dataset")
                 await self._end()
                 return
             await self._push(await self._not_done(batch))

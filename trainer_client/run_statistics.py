@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from pipeline.keys import Keys
 from pipeline.messages import JobResult
 from pipeline.redis_client import AsyncClient, ask
+from pipeline.supervisor.run_account import Monitors, read_monitors, tokens_by_fate
 
-OUTCOME, GROUPS, PROMPTS = "out.", "groups.", "prompts."
+OUTCOME, GROUPS, PROMPTS, EPOCH = "out.", "groups.", "prompts.", "epoch."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCount:
+    """What became of the prompts of one epoch (ids `e<epoch>-<row>`): pushed = trained + filtered + dead + left."""
+
+    pushed: int = 0
+    trained: int = 0
+    filtered: int = 0
+    dead: int = 0
+
+    @property
+    def left(self) -> int:
+        """In the reserve or in flight."""
+        return self.pushed - self.trained - self.filtered - self.dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +45,16 @@ class RunStatistics:
     """Groups launched, given up, and by verdict."""
     prompts: Mapping[str, int]
     """Prompts pushed, and those that are done with by how."""
+    epochs: Mapping[int, EpochCount]
+    """The same an epoch, of this history of the run."""
     reserve: int
     """Prompts that wait to be drawn."""
     groups_in_flight: int
     steps_reached: int
+    tokens: Mapping[str, int]
+    """Sampled tokens of jobs whose group has its verdict, and of single jobs, by what became of them (`TokenFate`)."""
+    monitors: Monitors
+    """Length bias, and what keeps the fleet from working."""
     seen_jobs: int
     """Ended jobs whose record this client has read; the rest is over these."""
     sampled_tokens: int
@@ -80,9 +102,12 @@ async def read_statistics(client: AsyncClient, keys: Keys, run: str, seen: SeenJ
         outcomes=_counts(found, OUTCOME),
         groups=_counts(found, GROUPS),
         prompts=_counts(found, PROMPTS),
+        epochs=_epochs(found),
         reserve=int(await ask(client, "ZCARD", keys.reserve(run))),
         groups_in_flight=int(await ask(client, "ZCARD", keys.flying(run))),
         steps_reached=int(found.get("steps.reached", "0")),
+        tokens=tokens_by_fate(found),
+        monitors=await read_monitors(client, keys, run, found),
         seen_jobs=seen.jobs,
         sampled_tokens=seen.sampled_tokens,
         total_tokens=seen.total_tokens,
@@ -93,3 +118,12 @@ async def read_statistics(client: AsyncClient, keys: Keys, run: str, seen: SeenJ
 
 def _counts(found: Mapping[str, str], prefix: str) -> dict[str, int]:
     return {name.removeprefix(prefix): int(value) for name, value in found.items() if name.startswith(prefix)}
+
+
+def _epochs(found: Mapping[str, str]) -> dict[int, EpochCount]:
+    counts: dict[int, dict[str, int]] = {}
+    for name, value in _counts(found, EPOCH).items():
+        epoch, _, what = name.partition(".")
+        counts.setdefault(int(epoch), {})[what] = value
+    known = [field.name for field in fields(EpochCount)]
+    return {epoch: EpochCount(**{what: count[what] for what in known if what in count}) for epoch, count in sorted(counts.items())}

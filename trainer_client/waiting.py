@@ -18,6 +18,8 @@ from pipeline.redis_client import AsyncClient, ask
 from trainer_client.contact import Contact
 from trainer_client.inbox import Inbox
 
+ANNOUNCED_S = 30.0
+"""A supervisor says every few seconds which policies it knows."""
 UNACCOUNTED_S = 5.0
 """A supervisor accounts a closed group within a second or two."""
 
@@ -76,6 +78,7 @@ class WaitReasons:
                 reasons += await self._job_reasons(job, stages)
             else:
                 reasons += await self._step_reasons(run, step)
+                reasons += await self._outside_reasons()
                 waiting = int(run.get("inflight", "0")) > 0
                 reasons += [_no_worker(state) for state in stages if not state.workers and (state.waiting or state.held) and waiting]
         except BrokerError as error:
@@ -122,6 +125,8 @@ class WaitReasons:
                 reasons.append(
                     f"The job is at work in stage {name}, attempt {found.get('att')}, held by {found.get('own', '').split('#')[0]}"
                 )
+            case "awaiting":
+                return [_awaiting(1)]
             case "delayed":
                 reasons.append(f"The job waits to be tried again in stage {name}")
         if int(found.get("failed") or 0) + int(found.get("lost") or 0):
@@ -144,6 +149,7 @@ class WaitReasons:
             if found:
                 counts = ", ".join(f"{found.get(word, '0')} {word}" for word in ("filtered", "dropped", "cancelled"))
                 reasons.append(f"Step {step} has {found.get('acc', '0')} of {found.get('target')} groups ({counts})")
+                reasons += await self._policy_reasons(step, found.get("policy", ""))
         reserve = int(await ask(self._client, "ZCARD", keys.reserve(self._run)))
         flying = int(await ask(self._client, "ZCARD", keys.flying(self._run)))
         has_steps = int(await ask(self._client, "ZCARD", keys.steps(self._run)))
@@ -157,6 +163,25 @@ class WaitReasons:
         elif has_steps and reserve and not flying:
             reasons.append(f"{reserve} prompts are in the reserve and no group is in flight: is a supervisor running?")
         return reasons
+
+    async def _policy_reasons(self, step: int, policy: str) -> list[str]:
+        """Whether a supervisor lives that can judge the groups of a step."""
+        now = await ask(self._client, "TIME")
+        since_ms = int((now[0] - ANNOUNCED_S) * 1000)
+        known = sorted(word.decode() for word in await ask(self._client, "ZRANGEBYSCORE", self._keys.policies, since_ms, "+inf"))
+        if not policy or not known or policy in known:
+            return []
+        return [
+            f"No living supervisor knows the policy {policy!r} of step {step}, so its groups stay unjudged (known: {', '.join(known)}): "
+            "install its package where supervisors run"
+        ]
+
+    async def _outside_reasons(self) -> list[str]:
+        held = len(self._inbox.outside.held)
+        if held:
+            return [f"{held} groups are held for their hook (run.group_hook)"]
+        awaiting = int(await ask(self._client, "ZCARD", self._keys.awaiting(self._run)))
+        return [_awaiting(awaiting)] if awaiting else []
 
     async def _stage(self, stage: Stage, streams: Sequence[str]) -> StageState:
         consumers: set[bytes] = set()
@@ -175,6 +200,11 @@ class WaitReasons:
             held += pending
         live = [await ask(self._client, "EXISTS", self._keys.worker(name.decode())) for name in consumers]
         return StageState(stage, sum(live), max(0, waiting), held)
+
+
+def _awaiting(count: int) -> str:
+    jobs = "The job awaits a reward" if count == 1 else f"{count} jobs await rewards"
+    return f"{jobs} from outside: run.awaiting() gives out what does, run.report_reward() ends it"
 
 
 def _no_worker(state: StageState) -> str:

@@ -38,6 +38,11 @@ def one_version(_: str) -> str:
     return "1.0"
 
 
+def finished(_job: str) -> StopReason:
+    """Each job came to its end."""
+    return StopReason.FINISHED
+
+
 def trajectory_of(job: str) -> Trajectory:
     """What the pump says a job produced: other arrays for every job."""
     return a_trajectory(segments=(a_segment(tokens=24, sampled=7, seed=zlib.crc32(job.encode())),), answer=f"answer of {job}")
@@ -51,6 +56,7 @@ class Pump:
         rewarder: what EVAL finds.
         held_back: jobs (by id) that stay in RUN until they are taken out of this set.
         version_of: label of the policy that sampled a job.
+        stop_of: why its turns ended.
     """
 
     scripts: Scripts
@@ -58,6 +64,7 @@ class Pump:
     held_back: set[str] = field(default_factory=set)
     hold_all: bool = False
     version_of: Callable[[str], str] = one_version
+    stop_of: Callable[[str], StopReason] = finished
     ended: list[str] = field(default_factory=list)
     """Jobs that were settled, in order."""
     _waiting: dict[str, Held] = field(default_factory=dict)
@@ -107,7 +114,7 @@ class Pump:
         else:
             version = self.version_of(held.job)
             settlement = a_settlement(
-                reward, sampled_tokens=7, total_tokens=24, stop=StopReason.FINISHED.value, first_version=version, last_version=version
+                reward, sampled_tokens=7, total_tokens=24, stop=self.stop_of(held.job).value, first_version=version, last_version=version
             )
             await worker.settle(held, settlement=settlement, body=encode(a_grade(reward)), kind="eval")
         self.ended.append(held.job)

@@ -2,8 +2,10 @@
 
 What a prompt may hold:
 
-turns     so many turns are journalled first seconds   then RUN goes on for so long, passing the gate as often as an agent with quick
-tools would deaf      true: RUN takes no notice of being interrupted
+    turns     so many turns are journalled first
+    seconds   then RUN goes on for so long, passing the gate as often as an agent with quick tools would
+    deaf      true: RUN takes no notice of being interrupted
+    blocks    true: RUN has the event loop to itself for as long
 
 Lines of the diary: `begin|journalled|end|interrupted JOB ATTEMPT PID SECONDS`, the last being when the gate was passed last, by the
 system's monotonic clock, which all processes of a machine share.
@@ -52,6 +54,8 @@ class Playing(TaskHandler):
             await context.journal(a_delta(turn))
         if turns:
             self._note("journalled", context, time.monotonic())
+        if asked.get("blocks"):
+            time.sleep(seconds)  # noqa: ASYNC251  # the fault it plays
         until_s, passed_s = time.monotonic() + seconds, 0.0
         while time.monotonic() < until_s:
             try:

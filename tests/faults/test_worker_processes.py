@@ -183,6 +183,42 @@ async def test_the_turns_of_a_killed_worker_are_salvaged_and_graded(company: Com
     assert len(company.diary("begin")) == 1
 
 
+async def test_a_worker_leaves_without_work_that_is_deaf(company: Company) -> None:
+    """It swallowed its interruption, the worker waited for it for ever, and so did `asyncio.run` after it. Its job is handed back."""
+    job = await company.add_job(seconds=600, deaf=True)
+    other = await company.add_job("other", seconds=600)
+    worker = company.start(Stage.RUN)
+    await company.until("begin", 2)
+
+    worker.process.send_signal(signal.SIGTERM)
+    await wait_until(lambda: "draining" in worker.log.read_text(encoding="utf-8"), "it drains")
+    worker.process.send_signal(signal.SIGTERM)
+
+    assert await company.has_ended(worker, within_s=30) == 0
+    assert "work_left_behind" in worker.log.read_text(encoding="utf-8")
+    for name in (job, other):
+        h = await company.audit.job(name)
+        assert (h["st"], h["stage"], h["failed"], h["lost"]) == ("ready", "run", "0", "0")
+    await nothing_is_left(company)
+
+
+async def test_a_cancelled_job_whose_worker_hears_nothing_is_ended_by_another(company: Company) -> None:
+    """Something blocks the event loop. A thread renews its leases, so that an honest computation keeps its job: a cancelled one was kept as
+    well, for as long as its stage may take."""
+    company.settings = company.settings.model_copy(update={"lease_s": 2.0})
+    job = await company.add_job(seconds=600, blocks=True)
+    worker = company.start(Stage.RUN)
+    company.start(Stage.EVAL)
+    await company.until("begin")
+
+    await company.scripts.cancel("job", [job], "user")
+
+    (record,) = await company.results(1, timeout_s=40)
+    assert (record["job"], record["out"], record["why"], record["att"]) == (job, "cancelled", "user", "2")
+    assert worker.exit_code is None
+    company.kill(worker)
+
+
 async def test_a_cancel_stops_256_running_jobs_in_four_processes(company: Company) -> None:
     """Promise 4. The bounds here are wide, for machines that do other things too; the figures are printed (`-s`)."""
     groups = [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
 
-from pipeline.errors import QueueFull
+from pipeline.errors import QueueFull, RunClosed
+from pipeline.keys import Keys
 from pipeline.messages import Stage
-from pipeline.redis_client import ask
+from pipeline.redis_client import AsyncClient, ask
+from pipeline.scripts.run_calls import RunScripts, RunShare
 from pipeline.testing import a_group, a_template, a_unit
 
 from .conftest import Connect, Run
@@ -194,3 +197,93 @@ async def test_a_repeated_accept_is_not_refused_for_the_room_it_took_itself(run:
     await run.accept(group, window=0, max_waiting=10)
 
     assert await run.accept(group, window=0, max_waiting=10) == [False]
+
+
+async def in_flight(*runs: Run) -> tuple[int, ...]:
+    """Admitted jobs of each run that have not ended."""
+    return tuple([await run.audit.counter(run.name, "inflight") for run in runs])
+
+
+async def flood(run: Run, jobs: int) -> None:
+    for at in range(0, jobs, 1000):
+        await run.accept(a_group(run.name, prompt=f"flood{at}", members=min(1000, jobs - at)), window=0)
+
+
+async def test_admitted_jobs_are_one_to_three_by_weight_whatever_the_room(connect: Connect) -> None:
+    """Under saturation, counted at admission: the error is never more than a turn of each."""
+    one, three = await connect("one", weight=1.0), await connect("three", weight=3.0)
+    await flood(one, 2000)
+    await flood(three, 2000)
+    source, window = random.Random(5), 0
+
+    while window < 1600:
+        window += source.randint(1, 40)
+        await one.scripts.admit(["none"], window)
+
+        first, second = await in_flight(one, three)
+        assert first + second == window
+        assert abs(first - window / 4) <= 8
+    assert await one.scripts.admit(["none"], 1700) == 1700 - window
+
+
+async def test_twenty_thousand_jobs_of_one_run_delay_others_by_no_more_than_their_share(connect: Connect) -> None:
+    """A small run that comes late waits for as many admissions as its share says, and a turn of each of the others."""
+    big, waiting = await connect("big"), await connect("waiting")
+    await flood(big, 20_000)
+    await flood(waiting, 500)
+    await big.scripts.admit(["none"], 256)
+    late = await connect("late")
+    await fill(late, 40)
+    window = 256
+
+    while await late.audit.counter("late", "inflight") < 40:
+        window += 1
+        await late.scripts.admit(["none"], window)
+
+    assert window - 256 <= 3 * 40 + 3 * 8
+
+
+async def test_weight_quota_and_pause_are_changed_while_a_run_goes_on(connect: Connect, client: AsyncClient, keys: Keys) -> None:
+    ops = RunScripts(client, keys)
+    one, two = await connect("one"), await connect("two")
+    await flood(one, 1000)
+    await flood(two, 1000)
+    await one.scripts.admit(["none"], 160)
+    assert await in_flight(one, two) == (80, 80)
+
+    assert await ops.set_run("one", weight=3.0, window=160) == RunShare("open", 3.0, 0, False)
+    await one.scripts.admit(["none"], 480)
+    assert await in_flight(one, two) == (320, 160)
+
+    await ops.set_run("one", quota=330, window=480)
+    await one.scripts.admit(["none"], 640)
+    assert await in_flight(one, two) == (330, 310)
+
+    assert await ops.set_run("two", paused=True, window=640) == RunShare("open", 1.0, 0, True)
+    assert await one.scripts.admit(["none"], 660) == 0
+    await ops.set_run("one", quota=340, window=660)
+    assert await in_flight(one, two) == (340, 310)
+    await ops.set_run("two", paused=False, window=660)
+    assert await in_flight(one, two) == (340, 320)
+    await ops.set_run("one", quota=0, window=680)
+    assert sum(await in_flight(one, two)) == 680
+
+
+async def test_an_unknown_run_is_given_nothing(client: AsyncClient, keys: Keys) -> None:
+    with pytest.raises(RunClosed, match="unknown"):
+        await RunScripts(client, keys).set_run("nobody", weight=2.0, window=10)
+    assert not await ask(client, "EXISTS", keys.run("nobody"))
+
+
+async def test_a_trainer_that_reconnects_changes_what_it_names_and_leaves_the_rest(
+    connect: Connect, client: AsyncClient, keys: Keys
+) -> None:
+    """An operator gave the run a larger share. Its trainer restarted without saying anything about that, and had weight 1 again."""
+    run = await connect(nonce="first", weight=1.0, quota=7)
+    await RunScripts(client, keys).set_run("run1", weight=5.0, paused=True, window=10)
+
+    await run.scripts.connect_run("run1", nonce="second", ttl_s=3600.0)
+    assert await RunScripts(client, keys).set_run("run1", window=10) == RunShare("open", 5.0, 7, True)
+
+    await run.scripts.connect_run("run1", nonce="third", ttl_s=3600.0, weight=2.0, quota=0)
+    assert await RunScripts(client, keys).set_run("run1", paused=False, window=10) == RunShare("open", 2.0, 0, False)

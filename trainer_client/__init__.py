@@ -3,6 +3,7 @@
 connecting      connect, connect_blocking, Run
 what to do      StepRequest, JobRequest, ValidationRequest, SamplingRequest, LimitsRequest
 what comes      Step, Group, Result, Job, Validation, Estimate, RunStatistics
+from outside    Awaiting, HeldGroup, HeldMember, ReportAnswer
 what goes wrong WaitTimeout, BodyMissing, ClientClosed, ShadowedPackage, and those of `pipeline.errors`
 
 async with connect(url, run="math-1") as run:

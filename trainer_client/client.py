@@ -12,8 +12,8 @@ from pipeline.messages import CancelReason, JobResult
 from pipeline.redis_client import AsyncClient, reader_client
 from pipeline.requests import DAY_S, JobRequest, StepRequest, bounded_int, bounded_number, bounded_seconds
 from pipeline.scripts.calls import MAX_BATCH, Scripts
-from pipeline.scripts.run_calls import RunScripts
 from pipeline.scripts.reward_calls import RewardScripts
+from pipeline.scripts.run_calls import RunScripts
 from pipeline.scripts.step_calls import StepScripts
 from pipeline.scripts.trainer_calls import TrainerScripts
 from pipeline.settings import QueueSettings
@@ -27,8 +27,8 @@ from trainer_client.jobs import Job, Jobs
 from trainer_client.keeper import Keeper, ack_entries
 from trainer_client.lifetime import Lifetime
 from trainer_client.logs import Log
-from trainer_client.policy_version import PolicyVersion
 from trainer_client.outside import Awaiting, GroupHook, Outside, ReportAnswer
+from trainer_client.policy_version import PolicyVersion
 from trainer_client.progress import FeedProgress, Progress
 from trainer_client.reader import BLOCK_S, ResultsReader
 from trainer_client.results import Result
@@ -395,9 +395,7 @@ class Run:
         self._life.check()
         return self._outside.awaiting(bounded_seconds(timeout_s, "timeout_s"))
 
-    async def report_reward(
-        self, job: str | Job | Awaiting, score: float, components: Mapping[str, float] | None = None
-    ) -> ReportAnswer:
+    async def report_reward(self, job: str | Job | Awaiting, score: float, components: Mapping[str, float] | None = None) -> ReportAnswer:
         """Gives a job its reward, and with it its end. The first report stands; the answer says what became of this one.
 
         Args:
@@ -415,8 +413,8 @@ class Run:
     def group_hook(self, hook: GroupHook, *, deadline_s: float = 600.0) -> None:
         """Lets `hook` see each group of the steps that are opened from now on before it closes, when all its members have ended.
 
-        What it returns, components by name for each member, is there for the filter and for the trainer. The score that the task gave stands;
-        a member without one (`reward="outside"`) gets the hook's `score`. Groups are held for it at most `deadline_s`, then they close
+        What it returns, components by name for each member, is there for the filter and for the trainer. The score that the task gave
+        stands; a member without one (`reward="outside"`) gets the hook's `score`. Groups are held for it at most `deadline_s`, then they close
         with what they have. An error of the hook is raised at the next step.
 
         Args:

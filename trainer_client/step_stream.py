@@ -133,7 +133,9 @@ class StepStream:
     def _step(self, record: StepRecord) -> Step:
         spec = self._open[record.index].spec()
         groups = [self._group(group, spec) for group in record.groups]
-        return Step(record, groups, self._inbox.accounted_to(record.index), self._bodies, self._ack)
+        accounted = self._inbox.accounted_to(record.index)
+        kept = [self._group(group.group, spec) for group in accounted if group.keeps_bodies]
+        return Step(record, groups, kept, accounted, self._bodies, self._ack)
 
     def _group(self, group: str, spec: StepSpec) -> Group:
         record = self._inbox.groups[group]

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from pipeline.messages import JobResult
 from pipeline.supervisor.actions import Verdict
+from pipeline.supervisor.monitors import LENGTH_FIGURES
+from pipeline.supervisor.shortage import Shortage
 from trainer_client.records import GroupRecord, StepRecord
 
 JUDGED = (Verdict.INFORMATIVE, Verdict.FILTERED)
@@ -26,8 +28,9 @@ def step_metrics(
 
     Returns:
         `groups_*` and `members_*` counts; `reward_mean` over trained members, `reward_mean_all` over all judged groups; `tokens_*` sampled
-        tokens by what became of them; `sampled_tokens_*`, `turns_mean` and `seconds_<stage>_mean` a trained member; `took_s` from opened
-        to reached.
+        tokens by what became of them (`TokenFate`); `sampled_tokens_*`, `turns_mean` and `seconds_<stage>_mean` a trained member; `took_s`
+        from opened to reached; `cancel_settled_s` from a target to the end of the last member that it cancelled; `starved_*`, `length_*`
+        and `age_*` as the monitors said when it was reached.
     """
     lengths = [member.sampled_tokens for member in members]
     trained = len(record.groups)
@@ -50,11 +53,17 @@ def step_metrics(
         "tokens_filtered": float(record.tokens_filtered),
         "tokens_cancelled": float(record.tokens_cancelled),
         "tokens_failed": float(record.tokens_failed),
+        "tokens_surplus": float(record.tokens_surplus),
+        "tokens_stale": float(record.tokens_stale),
+        "tokens_late": float(record.tokens_late),
+        "cancel_settled_s": record.cancel_settled_s or 0.0,
         "sampled_tokens_mean": _mean(lengths),
         "sampled_tokens_max": float(max(lengths, default=0)),
         "turns_mean": _mean([member.turns for member in members]),
         "took_s": record.took_s,
     }
+    numbers |= {f"starved_{why}_s": record.starvation.short_s.get(why, 0.0) for why in Shortage}
+    numbers |= record.starvation.figures() | dict.fromkeys(LENGTH_FIGURES, 0.0) | dict(record.monitors)
     return numbers | {f"seconds_{stage}_mean": _mean([member.seconds.get(stage, 0.0) for member in members]) for stage in STAGES}
 
 

@@ -90,6 +90,7 @@ class Step:
         self,
         record: StepRecord,
         groups: Sequence[Group],
+        kept: Sequence[Group],
         accounted: Sequence[GroupRecord],
         bodies: BodyStore,
         ack: Callable[[int], Awaitable[None]],
@@ -97,6 +98,8 @@ class Step:
         self.record = record
         self.groups = tuple(groups)
         """Groups to train, in the order they were accounted."""
+        self.kept_groups = tuple(kept)
+        """Filtered groups whose trajectories can be looked at until the ack: the share that the request's `keep_filtered` asks for."""
         self._accounted = accounted
         self._bodies = bodies
         self._ack = ack

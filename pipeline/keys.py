@@ -71,6 +71,8 @@ from pipeline.messages import Stage
 LAYOUT_VERSION = 1
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}\Z")
 PROMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+VALIDATION_LANE = 2**49
+"""Waiting jobs with a score of at least this are those of validations (`take_waiting` in the script library)."""
 VALIDATION_GROUP = re.compile(r"[^.]+\.v(\d+)-\d+\.\d+\Z")
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 DAY_MS = 86_400_000

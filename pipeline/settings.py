@@ -16,6 +16,7 @@ from pipeline.errors import InvalidRequest
 
 ENVIRONMENT_PREFIX = "ROLLSTREAM_"
 DAY_S = 86_400.0
+MAX_UNREAD = 200_000
 
 
 class QueueSettings(BaseModel):
@@ -40,7 +41,7 @@ class QueueSettings(BaseModel):
     """Most waiting jobs of one run."""
     max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Most bytes of one body."""
-    max_unread: int = Field(default=200_000, ge=1)
+    max_unread: int = Field(default=MAX_UNREAD, ge=1)
     """Records in the results of one run that its trainer has not acked, beyond which groups are launched for its oldest open step only."""
     run_ttl_s: float = Field(default=7 * 86_400.0, ge=0.1, le=366 * 86_400)
     """A run whose trainer gave no sign for this long is closed. Its keys live as long again, and at least a day."""

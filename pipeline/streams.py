@@ -32,7 +32,8 @@ PENDING_PAGE = 128
 HEAL_PAUSE_S = 0.2
 MAX_PAUSE_S = 5.0
 FAVOUR = 4
-"""Of so many reads that cannot look everywhere, all but one begin at the first stream: jobs that have an environment go first."""
+"""Of so many reads all but one begin at the first stream while that is deep, or while there is no room to look everywhere: jobs that have an
+environment go first, three to one, and those that have none are not starved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class StreamReader:
         self.streams = tuple(streams)
         self._unsure = False
         self._turn = 0
+        self._has_lane = ":@" in self.streams[0]
+        self._lane_is_deep = False
         self._pause_s = HEAL_PAUSE_S
         self.heals = 0
 
@@ -115,10 +118,11 @@ class StreamReader:
             command: list[str | int] = ["XREADGROUP", "GROUP", self._stage.value, self._consumer, "COUNT", count]
             if block:
                 command += ["BLOCK", int(BLOCK_S * 1000)]
-            streams = self.streams if block else self._some(most_streams)
+            streams = self.streams if block else self._choose(most_streams)
             reply = await ask(self._client, *command, "STREAMS", *streams, *([">"] * len(streams)))
             self._unsure = False
             self._pause_s = HEAL_PAUSE_S
+            self._look_at_lane(streams, reply or [], count)
             return self._parse(reply or [])
         except redis.ResponseError as error:
             if "NOGROUP" in str(error) or "UNBLOCKED" in str(error):
@@ -127,13 +131,19 @@ class StreamReader:
                 return [], []
             raise
 
-    def _some(self, most: int) -> Sequence[str]:
-        """So many streams: three times of four the first ones, else the next in turn."""
-        if most >= len(self.streams):
+    def _choose(self, most: int) -> Sequence[str]:
+        """Streams of a read that does not wait: all of them when there is room for what each may deliver and the lane is not deep. Else the
+        first ones three times of four, and the others in turn."""
+        if most >= len(self.streams) and not self._lane_is_deep:
             return self.streams
         self._turn += 1
-        first = 0 if self._turn % FAVOUR else self._turn // FAVOUR % len(self.streams)
-        return [*self.streams, *self.streams][first : first + most]
+        first = 0 if self._turn % FAVOUR else 1 + self._turn // FAVOUR % (len(self.streams) - 1)
+        return [*self.streams, *self.streams][first : first + (1 if self._lane_is_deep else most)]
+
+    def _look_at_lane(self, streams: Sequence[str], reply: Any, count: int) -> None:
+        """The lane is deep when it delivered all that was asked of it."""
+        if self._has_lane and len(self.streams) > 1 and streams[0] == self.streams[0]:
+            self._lane_is_deep = any(name.decode() == self.streams[0] and len(entries) >= count for name, entries in reply)
 
     async def _heal(self) -> None:
         self.heals += 1

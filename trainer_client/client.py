@@ -78,7 +78,7 @@ class Run:
         self._bodies = BodyStore(client, self._contact, self._life)
         self._seen = SeenJobs()
         self._inbox = Inbox(incarnation, self._make_result, lambda record: progress.settle([record]))
-        self._reasons = WaitReasons(run, client, keys, self._inbox, self._contact)
+        self._reasons = WaitReasons(run, client, keys, self._inbox, self._contact, max_unread=settings.max_unread)
         self._ledger_stands = asyncio.Event()
         if not went_back:
             self._ledger_stands.set()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import redis
 
 from pipeline.errors import BrokerError
-from pipeline.keys import Keys
+from pipeline.keys import VALIDATION_LANE, Keys, validation_serial
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
 from trainer_client.contact import Contact
@@ -38,10 +38,18 @@ class StageState:
 
 
 class WaitReasons:
-    """Looks for reasons in one run."""
+    """Looks for reasons in one run.
 
-    def __init__(self, run: str, client: AsyncClient, keys: Keys, inbox: Inbox, contact: Contact) -> None:
+    Args:
+        inbox: what the asking client has read of the results; None = who asks is no trainer.
+        contact: whether Redis answers that client.
+    """
+
+    def __init__(
+        self, run: str, client: AsyncClient, keys: Keys, inbox: Inbox | None = None, contact: Contact | None = None, *, max_unread: int
+    ) -> None:
         self._run = run
+        self._max_unread = max_unread
         self._client = client
         self._keys = keys
         self._inbox = inbox
@@ -68,7 +76,7 @@ class WaitReasons:
         return [await self._stage(stage, [short for short in known if short.split(":")[1] == stage.value]) for stage in Stage]
 
     async def _look(self, *, job: str, step: int | None) -> list[str]:
-        if self._contact.outage:
+        if self._contact is not None and self._contact.outage:
             return [self._contact.outage[0].upper() + self._contact.outage[1:]]
         try:
             run = _texts(await ask(self._client, "HGETALL", self._keys.run(self._run)))
@@ -117,8 +125,7 @@ class WaitReasons:
             case "done":
                 return ["The job has ended, its record is not read yet"]
             case "waiting":
-                rank = await ask(self._client, "ZRANK", self._keys.queue(self._run, found.get("cls") or "none"), job)
-                reasons.append(f"The job waits in the queue of its run behind {rank or 0} others")
+                reasons.append(f"The job waits in the queue of its run behind {await self._before(job, found)} others")
             case "ready":
                 reasons.append(f"The job waits for a worker of stage {name} in {found.get('src')}")
             case "running":
@@ -136,12 +143,20 @@ class WaitReasons:
             reasons.append(_no_worker(stage))
         return reasons
 
+    async def _before(self, job: str, found: Mapping[str, str]) -> int:
+        """Jobs of the same lane that are admitted before this one."""
+        queue = self._keys.queue(self._run, found.get("cls") or "none")
+        rank = int(await ask(self._client, "ZRANK", queue, job) or 0)
+        if validation_serial(found.get("grp", "")) is None:
+            return rank
+        return rank - int(await ask(self._client, "ZCOUNT", queue, "-inf", f"({VALIDATION_LANE}"))
+
     async def _step_reasons(self, run: Mapping[str, str], step: int | None) -> list[str]:
         keys = self._keys
         reasons = []
         if step is not None:
-            record = self._inbox.steps.get(step)
-            if record is not None and self._inbox.missing(record):
+            record = self._inbox.steps.get(step) if self._inbox is not None else None
+            if record is not None and self._inbox is not None and self._inbox.missing(record):
                 reasons.append(
                     f"Step {step} is complete, but the records of {len(self._inbox.missing(record))} of its groups are not in the stream"
                 )
@@ -150,6 +165,9 @@ class WaitReasons:
                 counts = ", ".join(f"{found.get(word, '0')} {word}" for word in ("filtered", "dropped", "cancelled"))
                 reasons.append(f"Step {step} has {found.get('acc', '0')} of {found.get('target')} groups ({counts})")
                 reasons += await self._policy_reasons(step, found.get("policy", ""))
+        unread = int(await ask(self._client, "XLEN", keys.results(self._run)))
+        if unread >= self._max_unread:
+            reasons.append(f"{unread} records are not acked: groups are launched for the oldest open step only")
         reserve = int(await ask(self._client, "ZCARD", keys.reserve(self._run)))
         flying = int(await ask(self._client, "ZCARD", keys.flying(self._run)))
         has_steps = int(await ask(self._client, "ZCARD", keys.steps(self._run)))
@@ -177,7 +195,7 @@ class WaitReasons:
         ]
 
     async def _outside_reasons(self) -> list[str]:
-        held = len(self._inbox.outside.held)
+        held = len(self._inbox.outside.held) if self._inbox is not None else 0
         if held:
             return [f"{held} groups are held for their hook (run.group_hook)"]
         awaiting = int(await ask(self._client, "ZCARD", self._keys.awaiting(self._run)))

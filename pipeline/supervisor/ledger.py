@@ -129,10 +129,16 @@ def reach(view: RunView, step: OpenStep, flying: Sequence[FlyingGroup]) -> Reach
 
 
 def launch(view: RunView) -> Launch | None:
-    """The next groups to launch, for the oldest step that those in flight do not cover; None when enough are in flight or none is left."""
+    """The next groups to launch, for the oldest step that those in flight do not cover; None when enough are in flight or none is left.
+
+    While the trainer is behind with its results nothing is launched for steps ahead of the oldest open one, and always what that one needs:
+    it may be the one that the trainer waits for. The bound is judged here and not where jobs are admitted, since a group that is launched
+    counts as in flight: held back there, it would keep the oldest step from what it needs.
+    """
     if not view.is_open or view.cancelled_for or (not view.reserve and (view.prompts_ended or view.need_announced)):
         return None
-    for step, bound in zip(view.steps, _wanted_each(view, view.steps), strict=True):
+    steps = view.steps[:1] if view.is_behind else view.steps
+    for step, bound in zip(steps, _wanted_each(view, steps), strict=True):
         if step.spec.deterministic and waits_for_the_reserve(view):
             bound = max(bound, view.flying + 1)
         missing = bound - view.flying

@@ -16,6 +16,7 @@ import redis
 from pipeline.keys import Keys, run_of
 from pipeline.messages import Outcome, Stage
 from pipeline.redis_client import AsyncClient, broker_error
+from pipeline.settings import MAX_UNREAD
 from pipeline.supervisor.monitors import WindowGroup, read_window
 from pipeline.supervisor.staleness import Version
 from pipeline.supervisor.step_spec import OnStale, StepSpec
@@ -37,11 +38,16 @@ class UnreadableGroup:
 
 
 class LedgerReader:
-    """Reads the ledgers of one shard."""
+    """Reads the ledgers of one shard.
 
-    def __init__(self, client: AsyncClient, keys: Keys) -> None:
+    Args:
+        max_unread: see `QueueSettings.max_unread`.
+    """
+
+    def __init__(self, client: AsyncClient, keys: Keys, *, max_unread: int = MAX_UNREAD) -> None:
         self._client = client
         self._keys = keys
+        self._max_unread = max_unread
 
     async def active_runs(self) -> list[str]:
         """Runs that a supervisor may have work for: those with an open step, or with groups in flight or parked."""
@@ -70,6 +76,7 @@ class LedgerReader:
                 ("ZCARD", keys.reserve(run)),
                 ("ZRANGE", keys.parked(run), 0, -1),
                 ("TIME",),
+                ("XLEN", keys.results(run)),
             ]
         )
         head = _text_hash(first[0])
@@ -92,6 +99,7 @@ class LedgerReader:
             prompts_ended=head.get("ended") == head["inc"],
             need_announced="need" in head,
             paused=head.get("paused") == "1",
+            is_behind=int(first[5]) >= self._max_unread,
             shortage=head.get("short", ""),
             judged=int(head.get("rate.judged", "0")),
             informative=int(head.get("rate.informative", "0")),

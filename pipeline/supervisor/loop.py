@@ -78,9 +78,8 @@ class Supervisor:
             for shard in range(self._settings.shards):
                 reader = await clients.enter_async_context(aclosing(reader_client(self._settings, block_s=self._period_s)))
                 keys = Keys.of_shard(self._settings.namespace, shard)
-                drain = Drain(
-                    LedgerReader(commands, keys), StepScripts(commands, keys), window=self._settings.admit_window, policies=self._policies
-                )
+                ledger = LedgerReader(commands, keys, max_unread=self._settings.max_unread)
+                drain = Drain(ledger, StepScripts(commands, keys), window=self._settings.admit_window, policies=self._policies)
                 loops.append(ShardLoop(reader, commands, keys, drain, name=self._name, period_s=self._period_s))
                 # with every worker gone somebody must still promote retries and end what is past its deadline
                 janitors.append(Janitor(commands, Scripts(commands, keys), keys, self._settings, who=f"supervisor-{self._name}"))

@@ -121,6 +121,8 @@ class RunView:
     need_announced: bool = False
     paused: bool = False
     """Nothing of it is admitted."""
+    is_behind: bool = False
+    """Its trainer has not acked more records of its results than the bound allows."""
     shortage: str = ""
     """What was last said to keep it from having enough groups at work (`shortage.Shortage`); empty = nothing."""
     judged: int = 0

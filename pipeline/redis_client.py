@@ -23,6 +23,7 @@ from redis.credentials import CredentialProvider
 from redis.retry import Retry
 
 from pipeline.errors import BrokerMisused, BrokerUnreachable, InvalidRequest
+from pipeline.redis_links import LinkedRedis, LinkPool
 from pipeline.settings import QueueSettings
 
 COMMAND_TIMEOUT_S = 5.0
@@ -67,7 +68,7 @@ def _options(settings: QueueSettings) -> dict[str, Any]:
 
 def command_client(settings: QueueSettings) -> AsyncClient:
     """A client for scripts and short commands. Tasks beyond its connections wait for one; an error at once would look like an outage."""
-    pool = redis.asyncio.BlockingConnectionPool.from_url(
+    pool = LinkPool.from_url(
         settings.redis_url,
         **_options(settings),
         socket_timeout=COMMAND_TIMEOUT_S,
@@ -75,18 +76,20 @@ def command_client(settings: QueueSettings) -> AsyncClient:
         timeout=POOL_TIMEOUT_S,
         retry=AsyncRetry(NoBackoff(), 0),
     )
-    return redis.asyncio.Redis.from_pool(pool)
+    return LinkedRedis.from_link_pool(pool)
 
 
 def reader_client(settings: QueueSettings, *, block_s: float) -> AsyncClient:
     """A client for one loop that reads with BLOCK up to `block_s` seconds. Replies come as the server sends them, lists of bytes."""
-    client = redis.asyncio.Redis.from_url(
+    pool = LinkPool.from_url(
         settings.redis_url,
         **_options(settings),
         socket_timeout=block_s + READ_MARGIN_S,
         max_connections=1,
+        timeout=POOL_TIMEOUT_S,
         retry=AsyncRetry(NoBackoff(), 0),
     )
+    client = LinkedRedis.from_link_pool(pool)
     client.response_callbacks.clear()
     return client
 
@@ -133,6 +136,8 @@ def broker_error(error: redis.RedisError | OSError) -> BrokerUnreachable | Broke
     """Our type for what redis-py raised: an outage that passes, a misuse that does not, or the error as it is."""
     text = str(error)
     if isinstance(error, redis.ResponseError) and not isinstance(error, redis.exceptions.BusyLoadingError):
+        if isinstance(error, redis.exceptions.NoPermissionError):
+            return BrokerMisused(f"this user may not do that ({text}): connect as one that may")  # the text has lost its NOPERM
         if any(word in text for word in MISUSE_WORDS):
             return BrokerMisused(text)
         if any(word in text for word in OUTAGE_WORDS):

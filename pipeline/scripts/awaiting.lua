@@ -86,6 +86,12 @@ local function tell_awaiting(job, h, r, due)
     'total', r.total, 'turns', r.turns, 'v0', r.v0, 'v1', r.v1, 'due', due, 'inc', h.inc or '0')
 end
 
+-- Two maps of components as JSON. Of a name that stands twice readers take the last: what the member has.
+local function joined(new, own)
+  if new == '' or own == '' then return new .. own end
+  return string.sub(new, 1, -2) .. ',' .. string.sub(own, 2)
+end
+
 -- nil, or what keeps a value out: the bounds of the step that the group was launched for.
 local function out_of_bounds(grp, component, text)
   local k = (grp or '') ~= '' and hash_or_nothing(group_key(grp), 'step', 'run')

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- What a group's hook says of all its members, in one step; the group closes by the last of them. Fenced by the state of the group: the first report
 -- stands, others change nothing and are counted in r:<run> (`hooks.<answer>`). A reward that a member has stands; components are joined, and those
--- it has stand too. A member that gets no reward here and has none goes on waiting for its own.
+-- it has stand too. A member that gets no reward here and has none goes on waiting for its own, with the components that it got.
 -- ARGV: run, inc ('0' = of a reporter that is not the run's trainer), group, then per member: number, score ('' = none), components (JSON, '' = none)
 -- Returns {'accepted' | 'duplicate' | 'late' (it closed without) | 'early' (it is not held yet) | 'unknown' | 'bounds:<member> <low> to <high>'};
 -- or {'stale', inc}, {'closed', state}.
@@ -26,11 +26,6 @@ for i = 4, #ARGV, 3 do
   if bounds then return answered('bounds:' .. n .. ' ' .. bounds) end
   given[n] = {score = score, comps = ARGV[i + 2]}
 end
--- Of a name that stands twice in a JSON map readers take the last: what the member has.
-local function joined(new, own)
-  if new == '' or own == '' then return new .. own end
-  return string.sub(new, 1, -2) .. ',' .. string.sub(own, 2)
-end
 call('HSET', gk, 'hooked', NOW)
 end_hold(grp, run)
 for m = 0, tonumber(g.want) - 1 do
@@ -42,7 +37,11 @@ for m = 0, tonumber(g.want) - 1 do
       if ends.rew == '' then ends.rew = said.score end
       ends.comps = joined(said.comps, ends.comps)
     end
-    if ends.rew ~= '' then finish_awaiting(job, h, ends, a, 'rewarded', NOW) end
+    if ends.rew ~= '' then
+      finish_awaiting(job, h, ends, a, 'rewarded', NOW)
+    else
+      call('HSET', job_key(job), 'aw.comps', ends.comps)
+    end
   end
 end
 return answered('accepted')

@@ -13,7 +13,7 @@ if inc ~= '0' and r.inc ~= inc then return {'stale', r.inc} end
 local out = {}
 for i = 3, #ARGV, 4 do
   local job, attempt, score, comps = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-  local h = job_hash(job, 'st', 'run', 'grp', 'n', 'task', 'att', 'stage', 'b.run', 'rewarded', 'dl', 'aw.rew', 'cx', 'inc')
+  local h = job_hash(job, 'st', 'run', 'grp', 'n', 'task', 'att', 'stage', 'b.run', 'rewarded', 'dl', 'aw.rew', 'aw.comps', 'cx', 'inc')
   -- cancelled by somebody who came no further than the mark
   local cx = h.st == 'awaiting' and h.run == run and cancel_of(h)
   if cx then
@@ -32,6 +32,7 @@ for i = 3, #ARGV, 4 do
     if bounds then
       answer = 'bounds:' .. bounds
     else
+      comps = joined(comps, h['aw.comps'])
       local g = (h.grp or '') ~= '' and hash_or_nothing(group_key(h.grp), 'hold', 'hooked') or {}
       if g.hold and not g.hooked then
         call('HSET', job_key(job), 'aw.rew', score, 'aw.comps', comps, 'rewarded', NOW)

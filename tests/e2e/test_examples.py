@@ -90,7 +90,7 @@ def fleet() -> Iterator[Run]:
                 return done.stdout
 
             wait_in_thread((home / "llm").exists, "the model listens", timeout_s=30)
-            for name in ("arithmetic", "evals", "words", "mine"):
+            for name in ("arithmetic", "evals", "words", "mine", "judged"):
                 run("-m", "ops.cli", "llm", "add", "--run", name, f"unix:{home / 'llm'}")
             yield run
             assert children.stop_all(grace_s=20) == []  # nobody had to be killed
@@ -118,6 +118,15 @@ def test_a_trainer_takes_steps_goes_on_and_goes_back(fleet: Run, tmp_path: Path)
 
     without_a_checkpoint = fleet(*command[:3], "--groups", "1", "--n", "4", "--steps", "1")
     assert "incarnation 4, next step 4" in without_a_checkpoint
+
+
+def test_rewards_come_from_outside_and_a_hook_ranks_each_group(fleet: Run) -> None:
+    said = fleet("examples/outside_reward.py", "--steps", "1", "--groups", "1", "--n", "3")
+
+    [(rewards, ranks)] = re.findall(r"^step 1 e\d+-\d+: rewards \[(.+)\], ranks \[(.+)\]$", said, re.MULTILINE)
+    assert {float(reward) for reward in rewards.split(", ")} <= {0.0, 1.0}
+    assert sorted(float(rank) for rank in ranks.split(", ")) == [0.0, 0.5, 1.0]
+    assert re.search(r"^reports: \{.*'accepted': \d+", said, re.MULTILINE)
 
 
 def test_single_jobs_end_each_in_its_way(fleet: Run) -> None:

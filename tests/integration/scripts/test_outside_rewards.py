@@ -378,6 +378,20 @@ async def test_a_member_that_a_hook_says_nothing_of_waits_for_its_own_reward(run
     assert await run.audit.all_ended("run1", run.units) == []
 
 
+async def test_what_a_hook_adds_is_there_when_the_reward_comes_after_it(run: Run) -> None:
+    """A judge of single answers and a hook of groups race; neither waits for the other."""
+    await held_group(run, own=False)
+
+    await hook(run, {number: Reward(score=None, components={"rank": float(number)}) for number in range(3)})
+    assert await run.states() == {"awaiting": 3}
+    for number in range(3):
+        await report(run, f"{GROUP}.{number}", 1.0, short=0.5, rank=9.0)
+
+    comps = [json.loads(row["comps"]) for row in await records(run, "job")]
+    assert comps == [{"score": 1.0, "short": 0.5, "rank": float(number)} for number in range(3)]
+    assert await run.audit.all_ended("run1", run.units) == []
+
+
 async def test_the_first_hook_stands(run: Run) -> None:
     await held_group(run)
 

@@ -5,8 +5,8 @@ What must hold at any moment, between any two scripts:
   1. A job that has not ended is in exactly one place, the one its state names: the queue of its run (`waiting`), one stage stream (`ready`;
      and pending there, when `running`), or the delayed retries (`delayed`); one that awaits its reward (`awaiting`) is in
      none. A job that has ended is in none and has exactly one record.
-  2. A group is closed exactly when each member has a line in it, is in `z:closed` once, and was announced once. One of a validation is
-     neither in there nor announced: nobody judges it.
+  2. A group is closed exactly when each member has a line in it, is in `z:closed` once until it has its verdict or is parked, and was
+     announced once. One of a validation is neither in there nor announced: nobody judges it.
   3. Counters agree with what they count: `inflight` of a run with its jobs that are past admission and have not ended, `reserved` with the
      bytes of all that have not ended.
   4. What is open has a deadline and stands in `open:<run>`; what has ended does neither.
@@ -182,7 +182,8 @@ class QueueAudit:
             if state != ("closed" if ended == total else "open"):
                 faults.append(f"{unit.id}: {ended} of {total} members ended, the group is {state}")
             told = (found.closed[unit.id], found.announced[unit.id])
-            if told != ((1, 1) if ended == total and "val" not in group else (0, 0)):
+            waits = int("verdict" not in group and "parked" not in group)
+            if told != ((waits, 1) if ended == total and "val" not in group else (0, 0)):
                 faults.append(f"{unit.id}: {ended} of {total} members ended, (in z:closed, announced) are {told}")
         return faults
 

@@ -27,6 +27,7 @@ from pipeline.messages import JobTemplate, Limits, Prompt, Sampling, Stage
 from pipeline.redis_client import AsyncClient, ask, command_client
 from pipeline.scripts import Scripts, Unit
 from pipeline.scripts.calls import new_nonce
+from pipeline.scripts.run_calls import RunScripts
 from pipeline.settings import QueueSettings
 from pipeline.testing.queue_audit import QueueAudit
 from pipeline.testing.servers import PrivateServer, found_servers
@@ -51,6 +52,7 @@ WORKER_POINTS = {
     "beat_node": Stage.RUN,
     "check_layout": Stage.RUN,
     "janitor_round": Stage.EVAL,
+    "close_gone_runs": Stage.EVAL,
 }
 TRAINER_POINTS = (
     "check_layout",
@@ -62,12 +64,17 @@ TRAINER_POINTS = (
     "extend",
     "save_state",
     "ack",
+    "open_validation",
     "accept",
+    "end_validation",
     "cancel",
 )
 HELD_RESULT = {"ROLLSTREAM_RUN_TTL_S": "12", "TRAINS_S": "60"}
 """A trainer that trains on a step for longer than results live, so that it has to extend them."""
-COMMAND_POINTS = {"pool_attach": ("llm", "add", "http://127.0.0.1:9", "--run", "given")}
+COMMAND_POINTS = {
+    "pool_attach": ("llm", "add", "http://127.0.0.1:9", "--run", "given"),
+    "set_run": ("run", "set", "given", "--weight", "3", "--pause"),
+}
 
 
 class Fleet:
@@ -221,11 +228,14 @@ async def test_a_trainer_killed_at_any_of_its_calls_goes_on_where_it_was(fleet: 
         else:
             assert trainer.exit_code == 0, f"{name}: {trainer.exit_code}: {log_tail(trainer.log)}"
 
-    trained = [line.split() for line in diary.read_text(encoding="ascii").splitlines()]
+    noted = [line.split() for line in diary.read_text(encoding="ascii").splitlines()]
+    trained = [words for words in noted if words[0].isdigit()]
     steps_of = {prompt: {step for step, other in trained if other == prompt} for _, prompt in trained}
     assert tuple(died) == TRAINER_POINTS
     assert {prompt: steps for prompt, steps in steps_of.items() if len(steps) > 1} == {}
     assert {step for step, _ in trained} == {"1", "2"}
+    assert len({jobs for word, jobs in noted if word == "validated"}) == 1
+    assert [words[1] for words in noted if words[0] == "acked"] == ["True", "True"]
 
 
 @pytest.mark.one_server
@@ -233,6 +243,8 @@ async def test_a_trainer_killed_at_any_of_its_calls_goes_on_where_it_was(fleet: 
 async def test_a_command_killed_at_its_call_is_given_again(name: str, settings: QueueSettings, client: AsyncClient, tmp_path: Path) -> None:
     environment = {"ROLLSTREAM_REDIS_URL": settings.redis_url, "ROLLSTREAM_NAMESPACE": settings.namespace}
     ends: list[int | None] = []
+    scripts = Scripts(client, Keys.of_shard(settings.namespace, 0))
+    await scripts.connect_run("given", nonce=new_nonce(), ttl_s=3600)
     with ChildProcesses(tmp_path / "logs", environment) as children:
         for arms in ({FAILPOINT: name}, {}):
             command = children.start(f"{name}{len(ends)}", "ops.cli", *COMMAND_POINTS[name], environment=arms)
@@ -242,7 +254,10 @@ async def test_a_command_killed_at_its_call_is_given_again(name: str, settings: 
 
     assert ends == [-signal.SIGKILL, 0]
     servers = await InferencePool(client, settings.namespace, lease_s=settings.lease_s).servers("given")
-    assert [server.url for server in servers] == ["http://127.0.0.1:9"]
+    share = await RunScripts(client, scripts.keys).set_run("given", window=1)
+    assert {"pool_attach": [server.url for server in servers], "set_run": (share.weight, share.paused)}[name] == (
+        ["http://127.0.0.1:9"] if name == "pool_attach" else (3.0, True)
+    )
 
 
 def test_a_process_is_killed_at_every_failpoint_there_is() -> None:

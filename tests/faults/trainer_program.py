@@ -1,7 +1,7 @@
 """A whole trainer, as a process that a test kills: it goes on where it was, however it ended.
 
-`python -m tests.faults.trainer_program RUN DIARY`: two steps of one group, a single job that ends, one that is cancelled. Each
-trained prompt is noted in the diary before its step is acked, `TRAINS_S` seconds later (default: at once).
+`python -m tests.faults.trainer_program RUN DIARY`: two steps of one group, a validation, a single job that ends, one that is cancelled.
+Each trained prompt is noted in the diary before its step is acked, `TRAINS_S` seconds later (default: at once).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.errors import InvalidRequest
 from pipeline.logs import configure_logs
 from pipeline.settings import QueueSettings
-from trainer_client import JobRequest, LimitsRequest, SamplingRequest, StepRequest, connect
+from trainer_client import JobRequest, LimitsRequest, SamplingRequest, StepRequest, ValidationRequest, connect
 
 STEPS = 2
 PROMPTS = 40
@@ -48,6 +49,16 @@ async def main() -> None:
                 note(diary, [f"{step.index} {group.prompt_id}\n" for group in step.groups])
                 await asyncio.sleep(float(os.environ.get("TRAINS_S", "0")))
                 await step.ack()
+        try:
+            validation = await run.validate(
+                ValidationRequest(task="math", prompts=rows[:2], n=2, options=options, sampling=SamplingRequest(max_tokens=300)),
+                index=1,
+                timeout_s=60,
+            )
+            note(diary, [f"validated {','.join(member.result.job for member in validation.members)}\n"])
+            await validation.ack()
+        except InvalidRequest as acked:  # by the process before
+            note(diary, [f"acked {'was acked' in str(acked)}\n"])
         ended, cancelled = await run.submit(
             [JobRequest(task="math", id=f"{name}-{run.incarnation}", prompt=rows[0], options=options) for name in ("ends", "goes")]
         )

@@ -92,7 +92,7 @@ class Consumer:
         self._work = work
         self._tell_cancel = on_cancel
         self._random = random.Random()
-        self._held: dict[str, JobControl] = {}
+        self._held: dict[tuple[str, str], JobControl] = {}
         self._settler = Settler(
             settings, scripts, stage, consumer, self.statistics, release=self._release, reject=self._reject, unfit=self._rest
         )
@@ -331,7 +331,7 @@ class Consumer:
         held = Held(begun.claim.stream, begun.claim.entry, begun.claim.job, begun.attempt)
         control = JobControl(begun, held, keep_turn=self._settler.journal, is_cut_off=self._is_cut_off)
         self.statistics.begun += 1
-        self._held[held.entry] = control
+        self._held[held.place] = control
         self._tasks.start(control, self._serve(control), f"{self._stage.value}-{held.job}:{held.attempt}")
 
     # ---- working
@@ -386,13 +386,13 @@ class Consumer:
 
     def _release(self, control: JobControl) -> None:
         """Its job is ours no more."""
-        if self._held.pop(control.held.entry, None) is not None:
+        if self._held.pop(control.held.place, None) is not None:
             self._free_slot(control)
             self._released.set()
 
     def _free_slot(self, control: JobControl) -> None:
         """A slot is free when neither the job nor its work is there any more."""
-        if control.holds_slot and control.held.entry not in self._held and not self._tasks.works(control):
+        if control.holds_slot and control.held.place not in self._held and not self._tasks.works(control):
             control.holds_slot = False
             self._slots.give_back(1)
 

@@ -86,8 +86,8 @@ class LeaseKeeper:
         self._loop = asyncio.get_running_loop()
         self._wake = threading.Event()
         self._stopping = False
-        self._told_s: dict[str, float] = {}
-        """By entry, since when the server says that its job is cancelled."""
+        self._told_s: dict[tuple[str, str], float] = {}
+        """By place, since when the server says that its job is cancelled."""
         self._last_contact_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"leases-{consumer}", daemon=True)
 
@@ -130,10 +130,10 @@ class LeaseKeeper:
         jobs: list[LeasedJob] = []
         held_now = self._snapshot()
         if self._told_s:
-            entries = {job.held.entry for job in held_now}
-            self._told_s = {entry: told_s for entry, told_s in self._told_s.items() if entry in entries}
+            places = {job.held.place for job in held_now}
+            self._told_s = {place: told_s for place, told_s in self._told_s.items() if place in places}
         for job in held_now:
-            if now_s - self._told_s.get(job.held.entry, now_s) > CANCELLED_RENEWED_S:
+            if now_s - self._told_s.get(job.held.place, now_s) > CANCELLED_RENEWED_S:
                 log.warning("cancelled_job_not_renewed", job_id=job.held.job, what="its work does not end; its lease runs out")
             elif job.makes_progress(now_s):
                 jobs.append(job)
@@ -155,7 +155,7 @@ class LeaseKeeper:
                 if word == 0:
                     self._post(self._on_verdict, job, LOST)
                 elif word != 1 and isinstance(word, bytes):
-                    self._told_s.setdefault(job.held.entry, now_s)
+                    self._told_s.setdefault(job.held.place, now_s)
                     self._post(self._on_verdict, job, word.decode())
         node, epoch, reads_lane = self._beat
         scripts("beat_node", node, epoch, 3 * lock_ms // RENEWALS_A_LEASE + 1000, int(reads_lane), 0)

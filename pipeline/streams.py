@@ -94,13 +94,15 @@ class StreamReader:
         """Something delivered may not have been taken care of: the next read looks for it."""
         self._unsure = True
 
-    async def read(self, count: int, *, block: bool, held: Collection[str], most_streams: int) -> tuple[list[Claim], list[RawEntry]]:
+    async def read(
+        self, count: int, *, block: bool, held: Collection[tuple[str, str]], most_streams: int
+    ) -> tuple[list[Claim], list[RawEntry]]:
         """New entries, at most `count` a stream.
 
         Args:
             count: most entries of each stream.
             block: wait up to `BLOCK_S` for the first one, in any stream.
-            held: entry ids this consumer knows it holds, for the check after a failed read.
+            held: (stream, entry) that this consumer knows it holds, for the check after a failed read.
             most_streams: a read that does not wait looks into no more of them, since each may deliver.
 
         Raises:
@@ -152,18 +154,19 @@ class StreamReader:
         self._pause_s = min(MAX_PAUSE_S, self._pause_s * 2)
         await self.open()
 
-    async def _own_pending(self, held: Collection[str]) -> list[list[Any]]:
+    async def _own_pending(self, held: Collection[tuple[str, str]]) -> list[list[Any]]:
         """This consumer's pending entries that it does not know of."""
         found: list[list[Any]] = []
         for stream in self.streams:
             start = "0"
+            short = self._keys.short(stream)
             unknown: list[Any] = []
             while True:
                 reply = await ask(
                     self._client, "XREADGROUP", "GROUP", self._stage.value, self._consumer, "COUNT", PENDING_PAGE, "STREAMS", stream, start
                 )
                 entries = reply[0][1] if reply else []
-                unknown += [entry for entry in entries if entry[0].decode() not in held]
+                unknown += [entry for entry in entries if (short, entry[0].decode()) not in held]
                 if len(entries) < PENDING_PAGE:
                     break
                 start = entries[-1][0].decode()

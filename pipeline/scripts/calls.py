@@ -80,6 +80,11 @@ class Held:
     job: str
     attempt: int
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Stream and entry: an id alone is one in its stream only, and two streams get entries in the same millisecond."""
+        return self.stream, self.entry
+
 
 @dataclass(frozen=True, slots=True)
 class JournalTurn:

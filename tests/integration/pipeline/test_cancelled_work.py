@@ -13,7 +13,7 @@ from pipeline.attempts import End, HandedOff, JobControl
 from pipeline.errors import JobCancelled, LeaseLost
 from pipeline.messages import Stage
 from pipeline.redis_client import ask
-from pipeline.testing import LossyProxy, PrivateServer, a_group, jobs_of, wait_until
+from pipeline.testing import LossyProxy, ManualWorker, PrivateServer, a_group, jobs_of, wait_until
 from tests.integration.pipeline.crew import BODY, DONE, Crew, HeldWork
 
 pytestmark = pytest.mark.one_server
@@ -270,3 +270,29 @@ async def test_a_gate_says_why_nothing_may_start(crew: Crew) -> None:
     with pytest.raises(LeaseLost):
         controls[lost].gate()
     await ask(crew.client, "HSET", crew.keys.job(lost), "st", "done")
+
+
+async def test_jobs_of_two_streams_whose_entries_have_one_id_are_two_jobs(crew: Crew) -> None:
+    """An id is unique in its stream only, and a lane and the common stream may get entries in the same millisecond. What a worker held was
+    kept by the id alone: the second job took the place of the first, which heard no cancel and had no lease from then on."""
+    await crew.scripts.beat_node("n1", "e1", live_ms=60_000, reads_lane=True)
+    in_lane, in_common = await crew.add(2)
+    init = ManualWorker(crew.scripts, Stage.INIT)
+    held = {job.job: job for job in await init.take()}
+    await init.hand_off(held[in_lane], node="n1", epoch="e1")
+    await init.hand_off(held[in_common])
+    lane = crew.keys.stage_stream(Stage.RUN, node="n1")
+    (before,) = await crew.audit.entries(lane)
+    entry = (await crew.job(in_common))["eid"]
+    fields = [word for pair in before.items() if pair[0] != "entry" for word in pair]
+    await ask(crew.client, "XADD", lane, entry, *fields)
+    await ask(crew.client, "XDEL", lane, before["entry"])
+    await ask(crew.client, "HSET", crew.keys.job(in_lane), "eid", entry)
+    work = HeldWork()
+    crew.start(Stage.RUN, work)
+    await wait_until(lambda: len(work.running) == 2, "both run")
+
+    await crew.scripts.cancel("job", [in_lane, in_common], "user")
+
+    assert {record["job"] for record in await crew.results(2)} == {in_lane, in_common}
+    assert await crew.audit.all_ended("run1", crew.units) == []

@@ -11,6 +11,7 @@ from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
+from pipeline.supervisor.run_account import StepAccount, read_steps, redis_now_ms, texts, tokens_by_fate
 
 
 @dataclass(slots=True)
@@ -26,22 +27,17 @@ class StageLook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepLook:
-    """An open step of a run."""
-
-    index: int
-    accepted: int
-    target: int
-    members: int
-    """Members a group."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunLook:
     """One run."""
 
     name: str
     state: str
+    incarnation: int
+    version: str
+    """Policy version that it has now; empty = its trainer has not said."""
+    weight: float
+    quota: int
+    """Most jobs in flight; 0 = no bound."""
     waiting: int
     """Jobs in its queue."""
     in_flight: int
@@ -49,7 +45,13 @@ class RunLook:
     """Prompts that wait to be drawn."""
     outcomes: Mapping[str, int]
     groups: Mapping[str, int]
-    steps: tuple[StepLook, ...]
+    groups_in_flight: int
+    tokens: Mapping[str, int]
+    """Sampled ones by what became of them (`TokenFate`)."""
+    shortage: str
+    """What keeps it from having enough groups at work; empty = nothing."""
+    steps: tuple[StepAccount, ...]
+    """Open ones."""
     contact_s: float
     """Since its trainer gave a sign."""
 
@@ -78,7 +80,7 @@ async def look(client: AsyncClient, settings: QueueSettings) -> Look:
         for stream in await ask(client, "SMEMBERS", keys.key("streams")):
             await _add_stream(client, keys, stream.decode(), found)
         for name in await ask(client, "ZRANGE", keys.key("runs"), 0, -1):
-            run = await _run(client, keys, name.decode())
+            run = await look_at_run(client, keys, name.decode())
             if run is not None:
                 found.runs.append(run)
         found.delayed += int(await ask(client, "ZCARD", keys.key("z:delay")))
@@ -109,28 +111,44 @@ async def _add_workers(client: AsyncClient, keys: Keys, found: Look) -> None:
             look.slots += int(slots or 0)
 
 
-async def _run(client: AsyncClient, keys: Keys, name: str) -> RunLook | None:
-    raw = await ask(client, "HGETALL", keys.run(name))
-    if not raw:
+async def look_at_run(client: AsyncClient, keys: Keys, name: str) -> RunLook | None:
+    """How one run stands; None when Redis does not know it.
+
+    Raises:
+        BrokerError: as `look`.
+    """
+    fields = texts(await ask(client, "HGETALL", keys.run(name)))
+    if "inc" not in fields:
         return None
-    fields = {key.decode(): value.decode() for key, value in raw.items()}
-    steps = []
-    for index in await ask(client, "ZRANGE", keys.steps(name), 0, 3):
-        step = await ask(client, "HMGET", keys.step(name, int(index)), "st", "acc", "target", "n")
-        if step[0] == b"open":
-            steps.append(StepLook(index=int(index), accepted=int(step[1] or 0), target=int(step[2] or 0), members=int(step[3] or 0)))
-    seconds, _ = await ask(client, "TIME")
+    waiting = 0
+    for capability in {"none", *(word.decode() for word in await ask(client, "SMEMBERS", keys.key("classes")))}:
+        waiting += int(await ask(client, "ZCARD", keys.queue(name, capability)))
     return RunLook(
         name=name,
-        state=fields.get("st", "?") + (f", cancelled ({fields['cx']})" if fields.get("cx") else ""),
-        waiting=int(await ask(client, "ZCARD", keys.queue(name))),
+        state=state_of(fields),
+        incarnation=int(fields["inc"]),
+        version=f"{fields['inc']}.{fields['ver']}" if "ver" in fields else "",
+        weight=float(fields.get("weight", "1")),
+        quota=int(fields.get("quota", "0")),
+        waiting=waiting,
         in_flight=int(fields.get("inflight", 0)),
         reserve=int(await ask(client, "ZCARD", keys.reserve(name))),
         outcomes=_counters(fields, "out."),
         groups=_counters(fields, "groups."),
-        steps=tuple(steps),
-        contact_s=max(0.0, int(seconds) - int(fields.get("contact", 0)) / 1000),
+        groups_in_flight=int(await ask(client, "ZCARD", keys.flying(name))),
+        tokens=tokens_by_fate(fields),
+        shortage=fields.get("short", ""),
+        steps=tuple(step for step in await read_steps(client, keys, name, fields, last=0) if step.is_open),
+        contact_s=max(0.0, (await redis_now_ms(client) - int(fields.get("contact", 0))) / 1000),
     )
+
+
+def state_of(fields: Mapping[str, str]) -> str:
+    """State of a run in words, from its hash."""
+    if fields.get("cx") and fields.get("st") == "open":
+        return f"cancelled ({fields['cx']})"
+    state = fields.get("st", "?") + (f" ({fields['why']})" if fields.get("why") else "")
+    return "paused" if state == "open" and fields.get("paused") == "1" else state
 
 
 def _counters(fields: Mapping[str, str], prefix: str) -> dict[str, int]:

@@ -178,6 +178,8 @@ class WaitReasons:
         now = await ask(self._client, "TIME")
         if oldest and _seconds_since(oldest, now) > UNACCOUNTED_S:
             reasons.append(f"Closed groups have not been accounted for {_seconds_since(oldest, now):.0f} s: is a supervisor running?")
+        elif step is None and has_steps and "first" not in run:
+            reasons.append("No step is open: its trainer has the last one that it asked for")
         elif has_steps and reserve and not flying:
             reasons.append(f"{reserve} prompts are in the reserve and no group is in flight: is a supervisor running?")
         return reasons

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ops.cli import bench, job, llm, queue, redis, supervisor, top, worker
+from ops.cli import bench, job, llm, queue, redis, run, supervisor, top, worker
 
 app = typer.Typer(
     name="rollstream",
@@ -17,6 +17,7 @@ app = typer.Typer(
 app.add_typer(worker.app, name="worker", help="Processes that serve a stage.")
 app.add_typer(supervisor.app, name="supervisor", help="The DAPO supervisor.")
 app.add_typer(llm.app, name="llm", help="Inference servers.")
+app.add_typer(run.app, name="run", help="Training runs: list, look, cancel.")
 app.add_typer(job.app, name="job", help="Single jobs: look, cancel.")
 app.add_typer(queue.app, name="queue", help="Streams and what waits in them.")
 app.add_typer(redis.app, name="redis", help="The Redis behind it: a server for several machines, a prompt.")

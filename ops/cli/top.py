@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ops.look import Look, RunLook, look
+from ops.run_view import shares
 
 BAR = 24
 
@@ -70,9 +71,13 @@ def screen(found: Look) -> Group:
 def _run_lines(runs: Sequence[RunLook]) -> list[Text]:
     lines = []
     for run in runs:
+        about = f"  starved ({run.shortage})" if run.shortage else ""
         ended = " ".join(f"{name} {count}" for name, count in run.outcomes.items()) or "nothing ended"
-        lines.append(Text(f"run {run.name}  {run.state}  queue {run.waiting}  in flight {run.in_flight}  prompts {run.reserve}  {ended}"))
+        counts = f"queue {run.waiting}  in flight {run.in_flight}  prompts {run.reserve}"
+        lines.append(Text(f"run {run.name}  {run.state}  {counts}  {ended}{about}"))
+        if run.tokens:
+            lines.append(Text("  tokens: " + " · ".join(shares(run.tokens))))
         for step in run.steps:
             dots = "●" * step.accepted + "○" * max(0, step.target - step.accepted) if step.target <= 64 else ""
-            lines.append(Text(f"  step {step.index}: {step.accepted} of {step.target} groups of {step.members}  {dots}"))
+            lines.append(Text(f"  step {step.index}: {step.accepted} of {step.target} groups of {step.n}  {dots}"))
     return lines

@@ -15,6 +15,7 @@ from ops.demo.places import DemoState
 from ops.demo.trainer import DemoOutcome
 from ops.job_view import render_trajectory
 from ops.look import Look, RunLook
+from ops.run_view import shares
 from pipeline.messages import Stage
 from trainer_client.records import GroupRecord
 
@@ -120,13 +121,13 @@ def _groups(console: Console, outcome: DemoOutcome) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("group", "members", "verdict", "mean", "tokens"):
         table.add_column(name, justify="right" if name in ("mean", "tokens") else "left")
-    counted = sorted(outcome.step.all_groups, key=lambda record: (record.verdict.value != "informative", record.verdict.value, record.group))
-    for record in counted[:GROUPS_SHOWN]:
+    records = sorted(outcome.step.all_groups, key=lambda group: (group.verdict.value != "informative", group.verdict.value, group.group))
+    for record in records[:GROUPS_SHOWN]:
         mean = "" if record.mean is None else f"{record.mean:.2f}"
         table.add_row(record.group, _dots(record), record.verdict.value, mean, f"{record.sampled_tokens:,}")
     console.print(table)
-    if len(counted) > GROUPS_SHOWN:
-        console.print(f"... and {len(counted) - GROUPS_SHOWN} more")
+    if len(records) > GROUPS_SHOWN:
+        console.print(f"... and {len(records) - GROUPS_SHOWN} more")
 
 
 def _dots(record: GroupRecord) -> str:
@@ -138,13 +139,12 @@ def _figures(console: Console, outcome: DemoOutcome) -> None:
     step, statistics = outcome.step.record, outcome.statistics
     metrics = outcome.step.metrics
     ended = statistics.outcomes
-    wasted = step.tokens_filtered + step.tokens_cancelled + step.tokens_failed
     rows = {
         "groups": f"{len(step.groups)} informative (target {step.target}) · {step.filtered} filtered · {step.dropped} dropped · "
         f"{step.redundant} cancelled as redundant",
         "rollouts": " · ".join(f"{count} {name}" for name, count in sorted(ended.items())),
         "reward": f"mean {metrics['reward_mean']:.2f} of trained members, {metrics['reward_mean_all']:.2f} of all judged groups",
-        "tokens": f"{step.tokens_kept:,} kept · {wasted:,} in filtered, cancelled and failed groups",
+        "tokens": " · ".join(shares(statistics.tokens)),
         "time": f"step {step.took_s:.1f} s · a rollout in the mean: "
         + " · ".join(f"{stage.value.upper()} {metrics[f'seconds_{stage.value}_mean']:.2f} s" for stage in Stage),
     }

@@ -14,7 +14,7 @@ import redis
 import structlog
 
 from pipeline.errors import BrokerUnreachable, QueueFull, RollstreamError, RunClosed
-from pipeline.messages import CancelReason
+from pipeline.messages import CancelReason, Stage
 from pipeline.scripts.step_calls import ACCOUNTS_A_CALL, GIVEN_UP_A_CALL, JOBS_A_CALL, Moved, StepScripts
 from pipeline.supervisor import ledger
 from pipeline.supervisor.actions import Account
@@ -53,6 +53,7 @@ class Drain:
         self._unusable: set[str] = set()
         self._told_unknown: set[tuple[str, str]] = set()
         self._rounds = 0
+        self._idle_stages = set[Stage]()
         self._stage_is_idle = False
 
     async def round(self, woken: Collection[str], *, every_run: bool) -> None:
@@ -67,7 +68,9 @@ class Drain:
             if self._rounds % ANNOUNCE_EVERY_ROUNDS == 0:
                 await self._scripts.announce_policies(sorted(self._policies))
             self._rounds += 1
-            self._stage_is_idle = bool(await self._reader.idle_stages())
+            # twice in a row: an entry that was just added, to a stage whose worker is just starting, is no shortage
+            idle = set(await self._reader.idle_stages())
+            self._stage_is_idle, self._idle_stages = bool(idle & self._idle_stages), idle
         for _ in range(PAGES_A_ROUND):
             closed = await self._reader.closed(CLOSED_A_PAGE, skip=left)
             runs = set(closed) | (set(woken) - looked)

@@ -94,12 +94,14 @@ async def read_steps(client: AsyncClient, keys: Keys, run: str, head: Mapping[st
     Raises:
         BrokerError: as above.
     """
-    indices = [int(word) for word in await ask(client, "ZRANGE", keys.steps(run), 0, -1)]
-    first = int(head["first"]) if "first" in head else None
-    at = len(indices) if first is None else next((i for i, index in enumerate(indices) if index >= first), len(indices))
+    below = f"({head['first']}" if "first" in head else "+inf"
+    words = await ask(client, "ZREVRANGEBYSCORE", keys.steps(run), below, "-inf", "LIMIT", 0, last) if last else []
+    indices = [int(word) for word in reversed(words)]
+    if "first" in head:
+        indices += [int(word) for word in await ask(client, "ZRANGEBYSCORE", keys.steps(run), head["first"], "+inf")]
     now_ms = await redis_now_ms(client)
     steps = []
-    for index in indices[max(0, at - last) :]:
+    for index in indices:
         found = texts(await ask(client, "HGETALL", keys.step(run, index)))
         if "target" in found:
             steps.append(_step(index, found, head, now_ms))

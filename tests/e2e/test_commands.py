@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+
 import orjson
 import pytest
+import redis
 
+from pipeline.codec import encode
+from pipeline.janitor import Janitor
+from pipeline.keys import Keys
+from pipeline.redis_client import command_client
+from pipeline.scripts import Scripts
+from pipeline.settings import QueueSettings
+from pipeline.testing import PrivateServer, a_template, a_unit
 from tests.e2e.conftest import Command
 
 COMMANDS = (
@@ -14,6 +25,10 @@ COMMANDS = (
     ("llm", "add"),
     ("llm", "list"),
     ("llm", "drop"),
+    ("run", "list"),
+    ("run", "show"),
+    ("run", "cancel"),
+    ("run", "set"),
     ("job", "show"),
     ("job", "cancel"),
     ("queue", "peek"),
@@ -62,3 +77,100 @@ def test_the_prompt_speaks_to_the_embedded_server(command: Command) -> None:
     shown = command("ops.cli", "redis", "cli", "--own", "PING")
 
     assert (shown.returncode, shown.stdout.strip()) == (0, "PONG")
+
+
+@pytest.fixture
+def with_runs(environment: dict[str, str], redis_server: PrivateServer) -> Iterator[None]:
+    """A server on which one run was taken by a trainer and one was cancelled."""
+    environment["ROLLSTREAM_REDIS_URL"] = redis_server.url
+    settings = QueueSettings(redis_url=redis_server.url)
+
+    async def prepare() -> None:
+        client = command_client(settings)
+        try:
+            scripts = Scripts(client, Keys.of_shard(settings.namespace, 0))
+            for run in ("first", "second"):
+                incarnation = await scripts.connect_run(run, nonce="n", ttl_s=600.0)
+                await scripts.accept(
+                    run,
+                    incarnation,
+                    a_template(),
+                    "t",
+                    encode(a_template()),
+                    [a_unit(run, prompt=f"p{i}") for i in range(3)],
+                    max_waiting=10,
+                    window=1,
+                )
+        finally:
+            await client.aclose()
+
+    asyncio.run(prepare())
+    yield
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+
+
+@pytest.mark.one_server
+@pytest.mark.usefixtures("with_runs")
+def test_runs_are_listed_shown_and_cancelled(command: Command) -> None:
+    listed = command("ops.cli", "run", "list", "--json")
+    shown = command("ops.cli", "run", "show", "first")
+    unsure = command("ops.cli", "run", "cancel", "first")
+    cancelled = command("ops.cli", "run", "cancel", "first", "--yes", "--json")
+    after = command("ops.cli", "run", "show", "first", "--json")
+
+    assert [run["name"] for run in orjson.loads(listed.stdout)] == ["first", "second"]
+    assert "run first  open" in shown.stdout
+    assert "why waiting" in shown.stdout
+    assert (unsure.returncode, "--yes" in unsure.stderr) == (2, True)  # nobody is there to be asked
+    assert orjson.loads(cancelled.stdout) == {"settled": 3, "running": 0, "done": 0, "unknown": 0}
+    assert orjson.loads(after.stdout)["state"] == "cancelled (user)"
+    states = [line.split()[:2] for line in command("ops.cli", "run", "list").stdout.splitlines()[1:]]
+    assert states == [["first", "cancelled"], ["second", "open"]]
+
+
+@pytest.mark.one_server
+@pytest.mark.usefixtures("with_runs")
+def test_what_a_run_may_have_is_changed_while_it_goes_on(command: Command) -> None:
+    set_it = command("ops.cli", "run", "set", "first", "--weight", "2.5", "--quota", "2", "--pause")
+    then = command("ops.cli", "run", "set", "first", "--resume", "--json")
+    refused = command("ops.cli", "run", "set", "first", "--weight", "0")
+
+    assert set_it.stdout.strip() == "run first (open, paused): weight 2.5, quota 2 jobs in flight"
+    assert orjson.loads(then.stdout) == {"state": "open", "weight": 2.5, "quota": 2, "paused": False}
+    assert (refused.returncode, "0.001" in refused.stderr) == (2, True)
+    (first, _) = orjson.loads(command("ops.cli", "run", "list", "--json").stdout)
+    assert (first["weight"], first["quota"], first["in_flight"]) == (2.5, 2, 2)
+
+
+@pytest.mark.one_server
+@pytest.mark.usefixtures("with_runs")
+def test_a_run_whose_trainer_is_gone_is_listed_as_closed(command: Command, redis_server: PrivateServer) -> None:
+    keys = Keys.of_shard("rs", 0)
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.hset(keys.run("first"), "contact", 1)
+    asyncio.run(one_janitor_round(QueueSettings(redis_url=redis_server.url)))
+
+    runs = orjson.loads(command("ops.cli", "run", "list", "--json").stdout)
+
+    assert [(run["name"], run["state"]) for run in runs] == [("first", "closed (abandoned)"), ("second", "open")]
+    assert (runs[0]["waiting"], runs[0]["in_flight"]) == (0, 0)
+
+
+async def one_janitor_round(settings: QueueSettings) -> None:
+    client, keys = command_client(settings), Keys.of_shard(settings.namespace, 0)
+    try:
+        await Janitor(client, Scripts(client, keys), keys, settings, "janitor").round(quiet=False)
+    finally:
+        await client.aclose()
+
+
+@pytest.mark.one_server
+@pytest.mark.usefixtures("with_runs")
+def test_a_run_that_nobody_knows_is_said_so(command: Command) -> None:
+    for verb in ("show", "cancel", "set"):
+        shown = command("ops.cli", "run", verb, "third")
+
+        assert shown.returncode == 2
+        assert "no run 'third'" in shown.stderr
+        assert "Traceback" not in shown.stderr

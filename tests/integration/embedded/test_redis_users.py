@@ -11,7 +11,11 @@ from typing import Any, cast
 import pytest
 import redis
 
+from ops.look import look_at_run
 from ops.redis_users import acl_directives, make_passwords, password_file, roles
+from ops.run_report import report_on
+from pipeline.errors import BrokerMisused
+from pipeline.inference_pool import InferencePool, Server
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask, command_client
@@ -79,6 +83,22 @@ async def test_a_job_lives_its_whole_life_under_the_users_that_have_to_do_with_i
     assert sorted(entries) == sorted(jobs_of(group) + jobs_of(single))
     await trainer.ack("run1", incarnation, [(entries[single.id], "job", single.id)])
     assert await ask(reader, "XLEN", KEYS.results("run1")) == 2
+
+
+async def test_who_may_only_look_sees_it_all_and_is_told_what_it_may_not(
+    scripts_as: As, shared_server: PrivateServer, tmp_path: Path
+) -> None:
+    trainer, ops = scripts_as("trainer"), scripts_as("ops")
+    await trainer.connect_run("run1", nonce="n", ttl_s=60.0)
+    client = ops.run_script.client
+    settings = QueueSettings(redis_url=shared_server.url, redis_user="ops", redis_password_file=password_file(tmp_path, "ops"))
+
+    assert (await look_at_run(client, KEYS, "run1")) is not None
+    assert (await report_on(client, settings, KEYS, "run1")).look.name == "run1"
+    with pytest.raises(BrokerMisused, match="this user may not"):
+        await ops.cancel("run", ["run1"], "user")
+    with pytest.raises(BrokerMisused, match="this user may not"):
+        await InferencePool(client, "rs", lease_s=30.0).attach("run1", [Server("unix:/s", "", "")], ttl_s=60.0)
 
 
 def commands_of_scripts() -> set[str]:

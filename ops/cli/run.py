@@ -1,0 +1,150 @@
+"""`rollstream run list|show|cancel`: training runs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import orjson
+import typer
+
+app = typer.Typer(no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="For a program.")]
+
+
+@app.command("list")
+def list_runs(as_json: Json = False) -> None:
+    """All runs that Redis knows: state, trainer, step, what is in flight."""
+    from rich.console import Console
+
+    from ops.cli.connection import connected
+    from ops.look import RunLook, look
+    from ops.run_view import runs_table
+
+    async def act() -> list[RunLook]:
+        async with connected() as (settings, client):
+            return (await look(client, settings)).runs
+
+    runs = asyncio.run(act())
+    if as_json:
+        typer.echo(orjson.dumps([asdict(run) for run in runs]).decode())
+    elif runs:
+        Console(highlight=False).print(runs_table(runs))
+    else:
+        typer.echo("no run yet: a trainer makes one when it connects", err=True)
+    if not runs:
+        raise typer.Exit(1)
+
+
+@app.command("show")
+def show(
+    run: Annotated[str, typer.Argument(help="Its id.")],
+    as_json: Json = False,
+    watch: Annotated[bool, typer.Option(help="Again and again, until Ctrl-C.")] = False,
+    every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks.")] = 2.0,
+) -> None:
+    """One run on a page: steps, groups and tokens by what became of them, monitors, why it waits, the last steps."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from ops.cli.connection import connected, keys_of
+    from ops.run_report import report_on
+    from ops.run_view import report_page
+
+    async def act() -> None:
+        async with connected() as (settings, client):
+            keys = keys_of(settings, run)
+            if as_json:
+                typer.echo(orjson.dumps((await report_on(client, settings, keys, run)).as_map()).decode())
+            elif not watch or not sys.stdout.isatty():
+                Console(highlight=False).print(report_page(await report_on(client, settings, keys, run)))
+            else:
+                with Live(report_page(await report_on(client, settings, keys, run)), screen=True, auto_refresh=False) as live:
+                    while True:
+                        await asyncio.sleep(every_s)
+                        live.update(report_page(await report_on(client, settings, keys, run)), refresh=True)
+
+    try:
+        asyncio.run(act())
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+@app.command("cancel")
+def cancel(
+    run: Annotated[str, typer.Argument(help="Its id.")],
+    reason: Annotated[str, typer.Option(help="redundant, stale, user, deadline or overload.")] = "user",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Cancel all jobs of a run, and let it take no more: waiting ones end at once, running ones within a second. A trainer that
+    connects again opens it again."""
+    from ops.cli.connection import connected, keys_of
+    from ops.look import RunLook, look_at_run
+    from ops.run_report import UnknownRun
+    from pipeline.messages import CancelReason
+    from pipeline.scripts import Scripts
+
+    if reason not in tuple(CancelReason):
+        raise typer.BadParameter(f"must be one of {', '.join(CancelReason)}", param_hint="--reason")
+
+    async def find() -> RunLook:
+        async with connected() as (settings, client):
+            found = await look_at_run(client, keys_of(settings, run), run)
+            if found is None:
+                raise UnknownRun(run)
+            return found
+
+    async def act() -> dict[str, int]:
+        async with connected() as (settings, client):
+            return await Scripts(client, keys_of(settings, run)).cancel("run", [run], reason)
+
+    found = asyncio.run(find())
+    if not yes:
+        words = f"{found.waiting} jobs queued, {found.in_flight} in flight, trainer heard {found.contact_s:.0f} s ago"
+        if not sys.stdin.isatty():
+            raise typer.BadParameter(f"nobody can be asked here ({words}): say --yes", param_hint="--yes")
+        typer.confirm(f"Cancel run {run} ({found.state}: {words})?", abort=True)
+    counts = asyncio.run(act())
+    if as_json:
+        typer.echo(orjson.dumps(counts).decode())
+    else:
+        typer.echo(
+            f"run {run} cancelled ({reason}): {counts['settled']} jobs ended at once, {counts['running']} told to stop, "
+            f"{counts['done']} had ended"
+        )
+
+
+@app.command("set")
+def set_share(
+    run: Annotated[str, typer.Argument(help="Its id.")],
+    weight: Annotated[float | None, typer.Option(min=0.001, max=1000, help="Its share among runs, while workers are scarce.")] = None,
+    quota: Annotated[int | None, typer.Option(min=0, max=10_000_000, help="Most of its jobs in flight; 0 = no bound.")] = None,
+    paused: Annotated[
+        bool | None, typer.Option("--pause/--resume", help="Admit nothing of it, or go on. What is in flight runs on.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Change what a run may have, while it runs. It lasts until its trainer connects and names weight or quota itself."""
+    from ops.cli.connection import connected, keys_of
+    from ops.run_report import UnknownRun
+    from pipeline.errors import RunClosed
+    from pipeline.scripts.run_calls import RunScripts, RunShare
+
+    async def act() -> RunShare:
+        async with connected() as (settings, client):
+            scripts = RunScripts(client, keys_of(settings, run))
+            return await scripts.set_run(run, weight=weight, quota=quota, paused=paused, window=settings.admit_window)
+
+    try:
+        share = asyncio.run(act())
+    except RunClosed as error:
+        raise UnknownRun(run) from error
+    if as_json:
+        typer.echo(orjson.dumps(asdict(share)).decode())
+    else:
+        quota_words = f"quota {share.quota} jobs in flight" if share.quota else "no quota"
+        typer.echo(f"run {run} ({share.state}{', paused' if share.paused else ''}): weight {share.weight:g}, {quota_words}")

@@ -285,9 +285,10 @@ async def test_jobs_of_two_streams_whose_entries_have_one_id_are_two_jobs(crew: 
     (before,) = await crew.audit.entries(lane)
     entry = (await crew.job(in_common))["eid"]
     fields = [word for pair in before.items() if pair[0] != "entry" for word in pair]
-    await ask(crew.client, "XADD", lane, entry, *fields)
-    await ask(crew.client, "XDEL", lane, before["entry"])
-    await ask(crew.client, "HSET", crew.keys.job(in_lane), "eid", entry)
+    if before["entry"] != entry:  # else they met by themselves
+        await ask(crew.client, "XADD", lane, entry, *fields)
+        await ask(crew.client, "XDEL", lane, before["entry"])
+        await ask(crew.client, "HSET", crew.keys.job(in_lane), "eid", entry)
     work = HeldWork()
     crew.start(Stage.RUN, work)
     await wait_until(lambda: len(work.running) == 2, "both run")

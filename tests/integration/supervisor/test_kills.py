@@ -1,4 +1,4 @@
-"""Promise 3 when supervisors die: after each of their scripts once, and again and again while others go on."""
+"""Promise 3 when supervisors die after each of their scripts once. Again and again they die in `tests/faults/test_supervisor_kills.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import pytest
 
@@ -131,38 +130,5 @@ async def test_whatever_script_a_supervisor_dies_after_another_goes_on(
     assert told.count(GONE) == (failpoint == "drop_closed")
 
 
-@pytest.mark.slow
-@pytest.mark.one_server
-async def test_two_supervisors_that_are_killed_in_turn_lose_and_double_nothing(fleet: Fleet, settings: QueueSettings, keys: Keys) -> None:
-    steps, kills = 12, 6
-    await fleet.push_many(400)
-    spec = StepSpec(target=2, n=2, over=2.0, max_redraws=0)
-    for index in range(2):
-        await fleet.open(index, spec)
-    opened = 2
-
-    async def goes_on(until: int) -> bool:
-        nonlocal opened
-        count = await reached(fleet)
-        while opened < min(steps, count + 2):
-            await fleet.open(opened, spec)
-            opened += 1
-        return count >= until
-
-    for kill in range(kills):
-        until = min(steps, await reached(fleet) + 2)
-        with a_supervisor(settings, "s0"), a_supervisor(settings, f"s{kill % 2 + 1}"):
-            await work_until(fleet, partial(goes_on, until), f"{until} steps are reached")
-    with a_supervisor(settings, "last"):
-        await work_until(fleet, lambda: goes_on(steps), "all steps are reached")
-        await work_until(fleet, lambda: _settled(fleet), "what was made redundant has ended")
-
-    await check(fleet, keys, steps=steps, target=2)
-
-
 async def _at_least(fleet: Fleet, steps: int) -> bool:
     return await reached(fleet) >= steps
-
-
-async def _settled(fleet: Fleet) -> bool:
-    return not await fleet.members(fleet.scripts.keys.closed) and not await fleet.members(fleet.scripts.keys.flying(RUN))

@@ -29,6 +29,7 @@ COMMANDS = (
     ("run", "show"),
     ("run", "cancel"),
     ("run", "set"),
+    ("run", "set"),
     ("job", "show"),
     ("job", "cancel"),
     ("queue", "peek"),

@@ -100,9 +100,13 @@ class InferencePool:
             args += [a.run, a.server, a.holder]
         return [word == 1 for word in await self._script("pool_renew", *args)]
 
-    async def release(self, assignment: Assignment) -> None:
-        """Ends an assignment; does nothing when it had ended."""
-        await self._script("pool_release", assignment.run, assignment.server, assignment.holder)
+    async def release(self, *assignments: Assignment) -> None:
+        """Ends assignments; does nothing to those that had ended."""
+        by_run: dict[str, list[Arg]] = {}
+        for a in assignments:
+            by_run.setdefault(a.run, []).extend((a.server, a.holder))
+        for run, words in by_run.items():
+            await self._script("pool_release", run, *words)
 
 
 def _text(value: object) -> str:

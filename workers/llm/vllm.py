@@ -6,6 +6,7 @@ How a call goes: check that it fits, send it, check what came, believe it. What 
 Traps this file knows:
   * A connection that closes before any answer is tried once more, under another id, since the first request may have been read.
   * Abort goes by the server's own id (ours with a prefix). An empty list of ids would abort every request of the server.
+  * Calls that are aborted in one turn of the loop are aborted by one request.
   * An unfinished call is ended in two ways, by id and by closing its connection: a proxy between us may hide the second.
   * Messages of errors are for people; decisions go by status and our own checks.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -23,6 +25,7 @@ from workers.llm import vllm_wire as wire
 from workers.llm.backend import Caps, GenRequest, GenResult, Health, PauseMode, Span, VersionSource
 from workers.llm.errors import InvalidResponse, ModelError, Overlong, Refused, Retryable
 from workers.llm.exchange import ABSENT, CONTROL_TIMEOUT_S, Exchange
+from workers.llm.gathered import Gathered
 
 HEALTH_TIMEOUT_S = 5.0
 PROBE_TIMEOUT_S = 60.0
@@ -55,6 +58,7 @@ class VllmBackend:
         self._probing = asyncio.Lock()
         self._in_flight: dict[str, asyncio.Task[object]] = {}
         self._assumed_version = "unknown"
+        self._abort_ids: Gathered[str] = Gathered(self._post_abort, "abort model calls")
 
     async def __aenter__(self) -> Self:
         self._http.open()
@@ -70,6 +74,7 @@ class VllmBackend:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         await self._http.close()
+        await self._abort_ids.close()
 
     # ---- generation
 
@@ -156,10 +161,13 @@ class VllmBackend:
         """End a call by id. One of this process returns what it has; without an abort route its connection is closed instead."""
         caps = self._caps or await self.probe()
         if caps.abort_path:
-            ids = [name for own in (request_id, request_id + SECOND_TRY) for name in wire.abort_ids(caps.endpoint, own)]
-            await self._http.post(caps.abort_path, {"request_ids": ids}, parse=False)
+            await self._abort_ids(*(name for own in (request_id, request_id + SECOND_TRY) for name in wire.abort_ids(caps.endpoint, own)))
         elif (call := self._in_flight.get(request_id)) is not None:
             call.cancel()
+
+    async def _post_abort(self, ids: Sequence[str]) -> None:
+        if self._caps is not None:
+            await self._http.post(self._caps.abort_path, {"request_ids": [*ids]}, parse=False)
 
     # ---- control
 

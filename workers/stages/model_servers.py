@@ -25,6 +25,7 @@ from pipeline.errors import BrokerError, BrokerUnreachable
 from pipeline.inference_pool import Assignment, InferencePool
 from workers.llm.backend import Caps, GenRequest, GenResult
 from workers.llm.errors import InvalidResponse, ModelError, Retryable, RetryReason
+from workers.llm.gathered import Gathered
 from workers.llm.vllm import VllmBackend
 
 log = structlog.get_logger(__name__)
@@ -62,6 +63,7 @@ class ModelServers:
         self._assigned: dict[str, Assignment] = {}
         self._suspects: dict[str, tuple[float, float]] = {}
         """By server: avoided until, by the monotonic clock, and for how long that was."""
+        self._release: Gathered[Assignment] = Gathered(lambda assignments: self._pool.release(*assignments), "release assignments")
         self._stack = AsyncExitStack()
         self._renewing: asyncio.Task[None] | None = None
 
@@ -73,6 +75,7 @@ class ModelServers:
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
+        await self._release.close()
         await self._stack.aclose()
 
     def for_job(
@@ -127,7 +130,7 @@ class ModelServers:
         """Gives a lease back; an unreachable Redis lets it run out instead."""
         self._assigned.pop(assignment.holder, None)
         try:
-            await self._pool.release(assignment)
+            await self._release(assignment)
         except (BrokerError, redis.RedisError) as error:
             log.warning("assignment_not_released", server=assignment.server, error=str(error))
 

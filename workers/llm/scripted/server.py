@@ -31,6 +31,8 @@ from workers.llm.tokenizer import Tokenizer, load
 GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
 PAUSE_MODES: dict[str, PauseMode] = {mode: mode for mode in get_args(PauseMode)}
 MAX_BODY_BYTES = 64 * 2**20
+BACKLOG = 2048
+"""As vLLM's. With fewer a Unix socket refuses the workers of a node that all connect at once."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -82,10 +84,10 @@ class ScriptedServer:
         await self._runner.setup()
         host, port, socket_path = self._where
         if socket_path is not None:
-            await web.UnixSite(self._runner, str(socket_path)).start()
+            await web.UnixSite(self._runner, str(socket_path), backlog=BACKLOG).start()
             self.url = f"unix:{socket_path}"
         else:
-            await web.TCPSite(self._runner, host, port).start()
+            await web.TCPSite(self._runner, host, port, backlog=BACKLOG).start()
             self.url = f"http://{host}:{self._runner.addresses[0][1]}"
         return self
 

@@ -56,13 +56,16 @@ WORKER_FAILPOINTS = (
     "promote",
     "expire_deadlines",
     "sweep_lane",
+    "close_gone_runs",
     "reconcile",
     "reject",
     "drop_name",
     "drop_consumer",
 )
 """After which script calls a worker process is killed."""
-SELDOM_FAILPOINTS = frozenset(("settle_init", "settle_run", "admit", "recover", "promote", "expire_deadlines", "sweep_lane", "reconcile"))
+SELDOM_FAILPOINTS = frozenset(
+    ("settle_init", "settle_run", "admit", "recover", "promote", "expire_deadlines", "sweep_lane", "close_gone_runs", "reconcile")
+)
 """Passed by the one process whose janitor acts, or by few jobs: all processes are armed, one dies."""
 LEAVING_FAILPOINTS = frozenset(("drop_name", "drop_consumer"))
 """Passed by a process that was told to stop."""

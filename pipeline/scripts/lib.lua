@@ -316,7 +316,7 @@ local function take_waiting(rk, r, queue, most)
       share = math.min(validation, math.max(share, most - training))
     end
     ours = share > 0 and call('ZRANGEBYSCORE', queue, LANES_PART, '+inf', 'LIMIT', 0, share) or {}
-    if #ours > 0 then call('ZREM', queue, unpack(ours)) end
+    in_pieces(ours, function(...) call('ZREM', queue, ...) end)
     most = math.min(training, most - #ours)
   end
   local others = most > 0 and call('ZPOPMIN', queue, most) or {}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import orjson
 import pytest
 
 from ops.bench import BENCHMARKS
+from ops.bench.cancel_bench import CancelFleet, report_of
 from ops.bench.leases_bench import measure
 from ops.bench.memory_bench import left_over
 from ops.bench.noop_pipeline import RUN, noop_pipeline
@@ -51,6 +53,24 @@ async def test_a_steady_queue_is_as_deep_after_it_as_before(server_kind: ServerK
             assert accepted >= 256 + 400 + 64  # to warm up, at the start, and one for each that ended
             await pipeline.collect(400)
             assert int(await ask(pipeline.client, "HGET", pipeline.keys.run(RUN), "out.ok")) == accepted
+
+
+@pytest.mark.one_server
+@pytest.mark.timeout(120)
+async def test_what_a_cancel_is_measured_on_ends_whole(server_kind: ServerKind) -> None:
+    """Promise 4 in processes, by counts: each job has its record (the round itself insists), the model server has no request, and no call
+    of the cancelled jobs begins while the next ones run on the same workers."""
+    with PrivateServer(server_kind) as server, TemporaryDirectory(prefix="rsb", dir="/tmp") as folder:
+        async with CancelFleet(server.url, Path(folder), processes=2, slots=16) as fleet:
+            first = await fleet.round(0, whole_run=False)
+            second = await fleet.round(1, whole_run=True)
+
+            assert [len(measured.last_calls_ms) for measured in (first, second)] == [32, 32]
+            assert (first.calls_left, second.calls_left) == (0, 0)
+            assert fleet.calls_of("bench0") == first.calls
+            report = report_of([first, second], {})
+            assert set(report.bounds) <= set(report.metrics)
+            assert 0 < report.metrics["settled_ms"] < 20_000
 
 
 @pytest.mark.one_server

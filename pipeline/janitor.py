@@ -169,7 +169,10 @@ class Janitor:
         while place >= 0:
             place, gone = await self._run_scripts.close_gone_runs(place, RUNS_A_PAGE)
             for run in gone:
-                await self._end_gone_run(run)
+                try:
+                    await self._end_gone_run(run)
+                except (BrokerMisused, redis.ResponseError) as error:
+                    log.error("run_unusable", run=run.run, error=str(error))
 
     async def _end_gone_run(self, gone: GoneRun) -> None:
         """Cancels the jobs of a closed run. Whoever dies in between is followed by another: a closed run with open jobs is found again."""

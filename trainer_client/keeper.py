@@ -88,6 +88,7 @@ class Keeper:
     async def _extend_all(self) -> None:
         units: list[tuple[Literal["job", "group"], str]] = [("group", group) for group in self._inbox.groups]
         units += [("job", job) for job, result in self._inbox.jobs.items() if result.record.group not in self._inbox.groups]
+        units += [("group", group) for serial in self._inbox.open_validations for group in self._inbox.jobs_of_validation(serial)]
         gone = 0
         for at in range(0, max(1, len(units)), MAX_BATCH):
             part = units[at : at + MAX_BATCH]

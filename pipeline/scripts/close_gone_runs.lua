@@ -16,7 +16,8 @@ for _, run in ipairs(runs) do
     local silent = NOW - tonumber(r.contact) - math.max(0, away - tonumber(r.away or '0'))
     if silent > tonumber(r.gone_ms) then
       call('HSET', rk, 'st', 'closed', 'why', 'abandoned', 'closed', NOW)
-      call('XADD', results_key(run), '*', 'kind', 'note', 'run', run, 'note', 'run_closed', 'why', 'abandoned', 'silent_ms', silent, 'inc', r.inc)
+      -- results that are something else by now keep no run open
+      redis.pcall('XADD', results_key(run), '*', 'kind', 'note', 'run', run, 'note', 'run_closed', 'why', 'abandoned', 'silent_ms', silent, 'inc', r.inc)
       keep(results_key(run), tonumber(r.ttl_ms))
       tell(run, r.inc, 1, silent)
     end

@@ -163,6 +163,21 @@ async def test_a_janitor_that_died_after_the_close_is_followed_by_another(connec
     assert await run.states() == {"done": 3}
 
 
+async def test_a_run_that_cannot_be_cancelled_keeps_no_other_open(connect: Connect, janitor: Janitor) -> None:
+    """Something else wrote its results key: its jobs cannot end. The janitor says so, and goes on with the next run."""
+    runs = [await connect(f"run{number}", ttl_s=GONE_S) for number in range(2)]
+    for run in runs:
+        await run.accept(a_unit(run.name), window=0)
+        await silent_for(run, GONE_S + 1)
+    await ask(runs[0].client, "SET", runs[0].audit.keys.results("run0"), "something else", "PX", 60_000)
+    await ask(runs[0].client, "ZADD", runs[0].audit.keys.runs, 1, "run0", 2, "run1")
+
+    await janitor.round(quiet=False)
+
+    assert [(await run_hash(run))["st"] for run in runs] == ["closed", "closed"]
+    assert await runs[1].states() == {"done": 1}
+
+
 async def test_runs_are_looked_at_in_pages_and_an_unusable_one_keeps_no_other_open(connect: Connect) -> None:
     runs = [await connect(f"run{number}", ttl_s=GONE_S) for number in range(5)]
     for run in runs:

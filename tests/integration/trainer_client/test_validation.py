@@ -382,6 +382,33 @@ async def test_a_full_queue_is_waited_for_and_then_said(settings: QueueSettings,
         assert (await run.validate(a_validation(8, 4), index=1, timeout_s=20)).n_valid == 32
 
 
+async def test_a_wait_says_how_many_of_its_lane_stand_before_it(
+    settings: QueueSettings, pump: Pump, client: AsyncClient, keys: Keys
+) -> None:
+    async with connect(settings, run=RUN) as run:
+        await ask(client, "HSET", keys.run(RUN), "paused", 1)
+        await run.submit([JobRequest(task="math", prompt={"i": i}) for i in range(5)])
+        with pytest.raises(WaitTimeout) as waited:
+            await run.validate(a_validation(2, 2), timeout_s=0.2)
+
+        assert waited.value.why[:2] == ("The run is paused: nothing is admitted", "The job waits in the queue of its run behind 0 others")
+        assert (await run._reasons.of_job(f"{RUN}.v1-1.0.0"))[1].endswith("behind 2 others")
+
+
+async def test_what_is_not_acked_lives_on_with_its_groups(settings: QueueSettings, pump: Pump, client: AsyncClient, keys: Keys) -> None:
+    """An ack finds members by the hash of their group: it must live as long as their results do."""
+    async with connect(settings, run=RUN) as run:
+        validation = await run.validate(a_validation(1, 2), timeout_s=20)
+        group = keys.group(validation.members[0].result.record.group)
+        for key in (group, keys.job(validation.members[1].result.job)):
+            await ask(client, "PEXPIRE", key, 5000)
+
+        await run._keeper._extend_all()
+
+        for key in (group, keys.job(validation.members[1].result.job)):
+            assert await ask(client, "PTTL", key) > 86_400_000
+
+
 async def test_single_results_and_other_validations_do_not_see_it(settings: QueueSettings, pump: Pump) -> None:
     async with connect(settings, run=RUN) as run:
         one, two = await asyncio.gather(

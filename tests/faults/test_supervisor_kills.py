@@ -27,7 +27,7 @@ from pipeline.settings import QueueSettings
 from pipeline.supervisor.actions import Verdict
 from pipeline.supervisor.loop import GROUP
 from pipeline.testing import QueueAudit, wait_until
-from tests.integration.supervisor.test_kills import GONE, SUPERVISE, SUPERVISOR_POINTS
+from tests.integration.supervisor.test_kills import PROVOKED, SUPERVISE, SUPERVISOR_POINTS, provoke
 from trainer_client import Run, StepRequest, connect
 
 RUN = "reigns"
@@ -41,9 +41,15 @@ FEWEST_KILLS = 12
 """Beside those at failpoints, on a machine so busy that supervisors take seconds to begin."""
 AT_TAKEOVER = "give_up_groups"
 """Passed when another trainer takes the run while groups are in flight."""
-AT_GONE_RUN = "drop_closed"
-"""Passed when a group is closed whose run is gone."""
-REQUEST = StepRequest(task=TASK, groups=TARGET, n=MEMBERS, over=2.0, ahead=1, options={"seed": 1, "half_slow": False, "unit_s": UNIT_S})
+REQUEST = StepRequest(
+    task=TASK,
+    groups=TARGET,
+    n=MEMBERS,
+    over=2.0,
+    ahead=1,
+    group_deadline_s=3600.0,
+    options={"seed": 1, "half_slow": False, "unit_s": UNIT_S},
+)
 
 
 class Succession:
@@ -99,8 +105,9 @@ class Succession:
                 oldest, other = self._alive
                 await wait_until(partial(self._has_begun, other), f"{other.name} supervises", timeout_s=30)
                 self.killed += self._kill(oldest)
-                if not self.fired(AT_GONE_RUN):
-                    await ask(self._client, "ZADD", self._keys.closed, 1, GONE)
+                for point in PROVOKED:
+                    if not self.fired(point):
+                        await provoke(self._client, self._keys, RUN, point)
                 survivor = other if other.exit_code is None else self._successor()
                 self._alive = [survivor, self._successor()]
 

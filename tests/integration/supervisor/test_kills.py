@@ -14,13 +14,26 @@ from contextlib import contextmanager
 import pytest
 
 from pipeline.keys import Keys
-from pipeline.redis_client import ask
+from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.step_spec import StepSpec
 from pipeline.testing import QueueAudit, wait_until
 from tests.integration.supervisor.fleet import RUN, Fleet, all_right, broken, mixed
 
-SUPERVISOR_POINTS = ("launch", "launch:2", "account_groups", "account_groups:2", "reach_step", "give_up_groups", "drop_closed")
+SUPERVISOR_POINTS = (
+    "launch",
+    "launch:2",
+    "account_groups",
+    "account_groups:2",
+    "reach_step",
+    "give_up_groups",
+    "drop_closed",
+    "end_late_groups",
+    "note_shortage",
+    "announce_policies",
+)
+PROVOKED = ("drop_closed", "end_late_groups", "note_shortage")
+"""Passed when something out of the ordinary is there to be done."""
 SUPERVISE = """
 import asyncio, sys
 from pipeline.settings import QueueSettings
@@ -31,6 +44,21 @@ asyncio.run(Supervisor(settings, name=sys.argv[3], period_s=0.2).run(asyncio.Eve
 
 GONE = "gone.e0-0.0"
 """A group in the record of closed ones whose run is gone."""
+
+
+async def provoke(client: AsyncClient, keys: Keys, run: str, point: str) -> None:
+    """Gives supervisors a reason to pass a failpoint. Steps have a deadline for groups."""
+    match point:
+        case "drop_closed":
+            await ask(client, "ZADD", keys.closed, 1, GONE)
+        case "end_late_groups":
+            # as if the deadline of the youngest group had passed
+            for group in await ask(client, "ZRANGE", keys.flying(run), -1, -1):
+                await ask(client, "HSET", keys.group(group.decode()), "late_at", 1)
+        case "note_shortage":
+            # what stood until now was another reason
+            seconds, _ = await ask(client, "TIME")
+            await ask(client, "HSET", keys.run(run), "short", "queue_full", "short.t", int(seconds) * 1000)
 
 
 @contextmanager
@@ -104,19 +132,19 @@ async def test_whatever_script_a_supervisor_dies_after_another_goes_on(
     failpoint: str, fleet: Fleet, settings: QueueSettings, keys: Keys
 ) -> None:
     await fleet.push_many(60)
-    spec = StepSpec(target=2, n=2, over=2.0, max_redraws=0)
+    spec = StepSpec(target=2, n=2, over=2.0, max_redraws=0, group_deadline_s=3600)
     await fleet.open(0, spec)
     await fleet.open(1, spec)
+    if failpoint in ("give_up_groups", "end_late_groups"):
+        await fleet.supervise()
     if failpoint == "give_up_groups":
         # groups of an older incarnation are in flight
-        await fleet.supervise()
         await fleet.connect(nonce="second")
         await fleet.open(0, spec)
         await fleet.open(1, spec)
-    if failpoint == "drop_closed":
-        await ask(fleet.scripts.run_script.client, "ZADD", keys.closed, 1, GONE)
+    await provoke(fleet.scripts.run_script.client, keys, RUN, failpoint)
     with a_supervisor(settings, "dies", failpoint=failpoint) as first:
-        if failpoint in ("give_up_groups", "drop_closed"):
+        if failpoint in ("give_up_groups", *PROVOKED):
             await wait_until(lambda: first.poll() is not None, "the supervisor is dead", timeout_s=25)
         else:
             await work_until(fleet, lambda: first.poll() is not None, "the supervisor is dead")

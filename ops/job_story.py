@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import TypeVar
 
 from pipeline import codec
@@ -41,15 +42,22 @@ class JobStory:
         h = self.header
         if h.get("st") == "done":
             return f"{h.get('out', '?')}" + (f" ({h['why']})" if h.get("why") else "")
+        if h.get("st") == "awaiting":
+            if h.get("aw.rew"):
+                return f"awaiting its group's hook, with reward {float(h['aw.rew']):g}"
+            due = datetime.fromtimestamp(int(h.get("rdl", "0")) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            return f"awaiting a reward from outside until {due} UTC, then {h.get('aw.out', '?')}"
         held = f", held by {h['own']}" if h.get("st") == "running" else ""
         return f"{h.get('st', '?')} in {h.get('stage', '?').upper()}{held}"
 
     def timeline(self) -> list[tuple[str, str]]:
         """Moments and what happened then."""
         h = self.header
-        moments = [("t", "accepted"), ("at.init", "INIT began"), ("at.run", "RUN began"), ("at.eval", "EVAL began"), ("done", "ended")]
+        moments = [("t", "accepted"), ("at.init", "INIT began"), ("at.run", "RUN began"), ("at.eval", "EVAL began")]
+        moments += [("rewarded", "rewarded from outside"), ("done", "ended")]
         found = [(int(h[name]), what) for name, what in moments if h.get(name)]
-        return [(datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3], what) for ms, what in sorted(found)]
+        moments_ms = sorted(found, key=itemgetter(0))
+        return [(datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3], what) for ms, what in moments_ms]
 
 
 async def job_story(client: AsyncClient, keys: Keys, job: str) -> JobStory:

@@ -252,9 +252,16 @@ class Run:
         is stale.
 
         Raises:
-            InvalidRequest: lower than before: a trainer that goes back connects anew.
+            InvalidRequest: lower than before: a trainer that goes back connects anew. Or a deterministic step is being sampled.
         """
         bounded_int(number, "version", low=0, high=2**53)
+        step = self._steps.sampling_deterministic
+        if step is not None and str(self._version.current or "") != f"{self.incarnation}.{number}":
+            raise InvalidRequest(
+                f"step {step} is deterministic and being sampled: its tokens would be of two versions. Update between taking a step "
+                "and asking for the next one",
+                field="version",
+            )
         await self._version.set(number)
 
     @property
@@ -414,8 +421,8 @@ class Run:
         """Lets `hook` see each group of the steps that are opened from now on before it closes, when all its members have ended.
 
         What it returns, components by name for each member, is there for the filter and for the trainer. The score that the task gave
-        stands; a member without one (`reward="outside"`) gets the hook's `score`. Groups are held for it at most `deadline_s`, then they close
-        with what they have. An error of the hook is raised at the next step.
+        stands; a member without one (`reward="outside"`) gets the hook's `score`. Groups are held for it at most `deadline_s`, then they
+        close with what they have. An error of the hook is raised at the next step.
 
         Args:
             hook: a coroutine function, or a function, which is called in a thread.

@@ -1,7 +1,8 @@
 """What awaits a reward from outside, as the results stream says, and who wants to hear of it.
 
 Invariants:
-  1. A job stands here from its `awaiting` record until its end is read; a group from its `held` record until it closes or its hook reported.
+  1. A job stands here from its `awaiting` record until its end is read; a group from its `held` record until it closes or its hook
+     reported.
   2. A reader is given each of them once. One that waits again with another trajectory (Redis lost its last second, the job ran again)
      is given again.
 """
@@ -52,16 +53,15 @@ class OutsideInbox:
     def take_awaiting(self, record: AwaitingRecord) -> None:
         """A job awaits its reward."""
         known = self.awaiting.get(record.job)
-        self.awaiting[record.job] = record
         if known is None or known.run_attempt != record.run_attempt:
+            self.awaiting[record.job] = record
             for reader in self._awaiting_readers:
                 reader.put(record)
 
     def take_held(self, record: HeldRecord) -> None:
         """A group waits for its hook."""
-        known = self.held.get(record.group)
-        self.held[record.group] = record
-        if known is None:
+        if record.group not in self.held:
+            self.held[record.group] = record
             for reader in self._held_readers:
                 reader.put(record)
 

@@ -59,6 +59,7 @@ class StepStream:
         self._why_waiting = why_waiting
         self._open: dict[int, StepRequest] = {}
         self._empty: set[int] = set()
+        self._given_out = -1
 
     async def stream(self, request: StepRequest, start: int | None, count: int | None, timeout_s: float | None) -> AsyncIterator[Step]:
         """See `Run.steps`."""
@@ -71,6 +72,7 @@ class StepStream:
             if not record.groups:
                 await self._end_empty(index, timeout_s)
                 return
+            self._given_out = index
             yield self._step(record)
             index += 1
 
@@ -110,6 +112,11 @@ class StepStream:
     def has_open(self) -> bool:
         """Whether a step is open that was not acked."""
         return bool(self._open)
+
+    @property
+    def sampling_deterministic(self) -> int | None:
+        """A deterministic step that is being sampled: the weights may not change now."""
+        return next((index for index, request in self._open.items() if request.deterministic and index > self._given_out), None)
 
     async def _ask_for(self, index: int, request: StepRequest) -> str:
         template = replace(request.template(), hold_s=self._hold_s())

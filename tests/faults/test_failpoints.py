@@ -33,6 +33,7 @@ from pipeline.testing.queue_audit import QueueAudit
 from pipeline.testing.servers import PrivateServer, found_servers
 from pipeline.testing.wait import wait_until
 from tests.e2e.documents import listed_failpoints
+from tests.faults.judging_trainer import OUTSIDE_POINTS
 from tests.faults.test_worker_processes import GRADER_POINTS
 from tests.integration.supervisor.test_kills import SUPERVISOR_POINTS
 
@@ -263,6 +264,6 @@ async def test_a_command_killed_at_its_call_is_given_again(name: str, settings: 
 def test_a_process_is_killed_at_every_failpoint_there_is() -> None:
     """The page has all of them (`tests/e2e/test_docs.py`); these are the lists that the kills go through."""
     supervisors = {name.partition(":")[0] for name in SUPERVISOR_POINTS}
-    killed = {*WORKER_FAILPOINTS, *WORKER_POINTS, *GRADER_POINTS, *TRAINER_POINTS, *COMMAND_POINTS, *supervisors}
+    killed = {*WORKER_FAILPOINTS, *WORKER_POINTS, *GRADER_POINTS, *TRAINER_POINTS, *COMMAND_POINTS, *OUTSIDE_POINTS, *supervisors}
 
     assert killed == set(listed_failpoints())

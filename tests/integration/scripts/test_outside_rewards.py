@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 
 import pytest
 
+from ops.job_story import job_story
 from pipeline.errors import InvalidRequest, StaleIncarnation
 from pipeline.messages import Outcome, Stage
 from pipeline.redis_client import ask
@@ -268,6 +270,22 @@ async def test_a_group_closes_by_the_last_report(run: Run) -> None:
     assert await run.audit.all_ended("run1", run.units) == []
     lines = await run.audit.members(GROUP)
     assert [lines[number][1] for number in range(3)] == ["0.0", "1.0", "1.0"]
+
+
+async def test_the_story_of_a_job_says_what_it_waits_for(run: Run) -> None:
+    await run.accept(a_unit(prompt="single"), a_group(members=1))
+    single, member = await in_eval(run)
+    await run.worker(Stage.EVAL).await_reward(single)
+    await run.worker(Stage.EVAL).await_reward(member, settlement=OWN, reward_deadline_s=None, hold_s=60.0)
+
+    async def state(job: str) -> str:
+        return (await job_story(run.client, run.audit.keys, job)).state
+
+    assert re.fullmatch(r"awaiting a reward from outside until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, then ok", await state(single.job))
+    assert await state(member.job) == "awaiting its group's hook, with reward 1"
+    await report(run, single.job, 1.0)
+    ended = await job_story(run.client, run.audit.keys, single.job)
+    assert [what for _, what in ended.timeline()[-2:]] == ["rewarded from outside", "ended"]
 
 
 async def test_lost_lists_are_found_again(run: Run) -> None:

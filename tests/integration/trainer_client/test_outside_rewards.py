@@ -20,7 +20,7 @@ from pipeline.settings import QueueSettings
 from pipeline.supervisor.loop import Supervisor
 from pipeline.testing import ManualWorker, a_settlement, wait_until
 from tests.integration.trainer_client.pump import Pump, alternating, pumping, trajectory_of
-from trainer_client import HeldGroup, JobRequest, ReportAnswer, Run, StepRequest, WaitTimeout, connect, connect_blocking
+from trainer_client import HeldGroup, JobRequest, ReportAnswer, Run, Step, StepRequest, WaitTimeout, connect, connect_blocking
 
 RUN = "judged"
 STEP = StepRequest(task="math", groups=2, n=4, ahead=0, reward=RewardSource.OUTSIDE)
@@ -280,9 +280,8 @@ async def test_a_group_whose_hook_is_late_closes_with_what_it_has(
         run.feed(rows(20))
 
         asking = asyncio.ensure_future(anext(run.steps(STEP, timeout_s=20)))
-        while not asking.done():
-            await judged_now(client, scripts)
-            await asyncio.wait([asking], timeout=0.1)
+        await judged_now(client, scripts)
+        await wait_until(lambda: _is_done(asking, scripts), "the step is complete")
         step = await asking
 
         assert [group.rewards for group in step.groups] == [(0.0, 1.0, 0.0, 1.0)] * 2
@@ -324,6 +323,11 @@ async def test_held_groups_are_offered_to_a_hook_that_comes_later(settings: Queu
 async def _has_ended(run: Run, job: str) -> bool:
     """It is there no more when the client has let go of its group already."""
     return (await run.job(job).status()).get("st", "done") == "done"
+
+
+async def _is_done(asking: asyncio.Future[Step], scripts: Scripts) -> bool:
+    await scripts.expire_deadlines()
+    return asking.done()
 
 
 async def _some_expired(scripts: Scripts) -> bool:

@@ -1,8 +1,9 @@
 """The task of `bench dapo`: RUN sleeps for as long as its rollout is, and samples a token for each piece of it.
 
 What a prompt holds: `number`, its place in the mix; for a single job also `group` and `member`. What the options hold: `seed`,
-`half_slow`, `unit_s`. Each RUN attempt leaves a line in the run's account when it ends, however it ends: `<began> <ended> <units>`, by the
-monotonic clock that all processes of a machine share. So every token that was sampled is counted, also those of cancelled rollouts.
+`half_slow`, `unit_s`. What a model server would say, the version of its weights, stands in a file of the run. Each RUN attempt leaves a
+line in the run's account when it ends, however it ends: `<began> <ended> <units>`, by the monotonic clock that all processes of a machine
+share. So every token that was sampled is counted, also those of cancelled rollouts.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ class SleepingTask(TaskHandler):
     """Rollouts that cost nothing but time.
 
     Args:
-        accounts: folder for the accounts, a file a run.
+        folder: for the account and the version of each run.
     """
 
     name = TASK
 
-    def __init__(self, accounts: Path) -> None:
-        self._accounts = accounts
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._dealers: dict[str, Dealer] = {}
 
     async def run(self, context: RunContext) -> Trajectory:
@@ -64,6 +65,7 @@ class SleepingTask(TaskHandler):
         dealer = self._dealers.setdefault(run, Dealer(asked.mix))
         units = dealer.length(asked.group, asked.number, asked.member)
         context.gate()
+        version = sampling_version(self._folder, run)
         began_s = time.monotonic()
         done = 0.0
         try:
@@ -73,16 +75,34 @@ class SleepingTask(TaskHandler):
             ended_s = time.monotonic()
             done = done or min(units, (ended_s - began_s) / asked.unit_s)
             # one short append is one write: lines of several processes do not mix
-            with (self._accounts / run).open("a", encoding="ascii") as account:
+            with account_file(self._folder, run).open("a", encoding="ascii") as account:
                 account.write(f"{began_s:.4f} {ended_s:.4f} {done:.4f}\n")
-        return trajectory_of(max(1, round(units * TOKENS_A_UNIT)))
+        return trajectory_of(max(1, round(units * TOKENS_A_UNIT)), version)
 
     async def evaluate(self, context: EvalContext) -> Grade:
         asked = Asked.of(context.spec)
         return Grade(reward=asked.mix.kind(asked.number).reward(asked.member), grader=TASK)
 
 
-def trajectory_of(sampled: int) -> Trajectory:
+def account_file(folder: Path, run: str) -> Path:
+    """Where a run's sampling is written down."""
+    return folder / f"{run}.account"
+
+
+def sampling_version(folder: Path, run: str) -> str:
+    """Label of the weights that sample for a run; the first one's until somebody says another."""
+    file = folder / f"{run}.version"
+    return file.read_text(encoding="ascii") if file.exists() else "1.0"
+
+
+def load_weights(folder: Path, run: str, version: str) -> None:
+    """From now on these weights sample."""
+    draft = folder / f"{run}.version.new"
+    draft.write_text(version, encoding="ascii")
+    draft.replace(folder / f"{run}.version")
+
+
+def trajectory_of(sampled: int, version: str) -> Trajectory:
     """One turn of so many tokens."""
     total = PROMPT_TOKENS + sampled
     mask = np.zeros(total, np.uint8)
@@ -94,7 +114,7 @@ def trajectory_of(sampled: int) -> Trajectory:
         sampled_mask=mask,
         loss_mask=mask,
         logprobs=logprobs,
-        versions=(VersionSpan(version="1.0", start=PROMPT_TOKENS, end=total),),
+        versions=(VersionSpan(version=version, start=PROMPT_TOKENS, end=total),),
     )
     turn = Turn(
         index=0,

@@ -22,6 +22,8 @@ class Report:
     """What a figure must hold: metric -> (`>=` or `<=`, value)."""
     left_out: tuple[str, ...] = ()
     """Rivals that were not installed, servers that were not there."""
+    table: tuple[str, ...] = ()
+    """Lines for a person, before the figures."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Of what took part beside the packages of this environment."""
 
@@ -44,7 +46,7 @@ class Report:
     def as_text(self) -> str:
         """For a person."""
         width = max(map(len, self.metrics), default=0)
-        lines = [f"{self.name}  ({machine()['cpu']} x {machine()['cores']}, load {machine()['load_1m']})"]
+        lines = [f"{self.name}  ({machine()['cpu']} x {machine()['cores']}, load {machine()['load_1m']})", *self.table]
         for metric, value in self.metrics.items():
             bound = ""
             if metric in self.bounds:

@@ -13,6 +13,8 @@ RESP2 is spoken everywhere: one shape of reply on every server.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import redis
@@ -118,7 +120,14 @@ async def ask(client: AsyncClient, *words: str | int | float | bytes, **options:
 
 
 async def execute(client: AsyncClient, *words: str | int | float | bytes, **options: bool) -> Any:
-    """One command, with redis-py's own errors. A cancel of the calling task is never lost in it.
+    """One command, with redis-py's own errors. A cancel of the calling task is never lost in it."""
+    with cancel_is_kept():
+        return await cast(Any, client).execute_command(*words, **options)
+
+
+@contextmanager
+def cancel_is_kept() -> Iterator[None]:
+    """Around calls of redis-py: a cancel of the calling task is never lost in them.
 
     redis-py sends with `asyncio.wait_for`, which before Python 3.12 forgets a cancel that arrives in the same turn of the loop as its
     result: the task would go on as if nobody had cancelled it.
@@ -126,7 +135,7 @@ async def execute(client: AsyncClient, *words: str | int | float | bytes, **opti
     task = asyncio.current_task()
     cancels = task.cancelling() if task else 0
     try:
-        return await cast(Any, client).execute_command(*words, **options)
+        yield
     finally:
         if task and task.cancelling() > cancels:
             raise asyncio.CancelledError

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import redis
 
-from pipeline.redis_client import AsyncClient, ask, broker_error
+from pipeline.redis_client import AsyncClient, ask, broker_error, cancel_is_kept
 from trainer_client.contact import Contact
 from trainer_client.lifetime import Lifetime
 
@@ -40,7 +40,8 @@ class BodyStore:
         for key in keys:
             pipe.strlen(key)
         try:
-            answers = await pipe.execute(raise_on_error=False)
+            with cancel_is_kept():
+                answers = await pipe.execute(raise_on_error=False)
         except (redis.RedisError, OSError) as error:
             raise broker_error(error) from error
         # an error is a key of another type; MGET answers None for it

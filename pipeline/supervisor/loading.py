@@ -15,7 +15,7 @@ import redis
 
 from pipeline.keys import Keys, run_of
 from pipeline.messages import Outcome, Stage
-from pipeline.redis_client import AsyncClient, broker_error
+from pipeline.redis_client import AsyncClient, broker_error, cancel_is_kept
 from pipeline.settings import MAX_UNREAD
 from pipeline.supervisor.monitors import WindowGroup, read_window
 from pipeline.supervisor.staleness import Version
@@ -247,7 +247,8 @@ class LedgerReader:
         for command in commands:
             cast(Any, pipe).execute_command(*command)
         try:
-            return list(await pipe.execute(raise_on_error=not errors))
+            with cancel_is_kept():
+                return list(await pipe.execute(raise_on_error=not errors))
         except (redis.RedisError, OSError) as error:
             raise broker_error(error) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,21 @@ async def test_a_job_keeps_its_server_and_asking_again_changes_nothing(pool: Inf
 
     assert await assigned(pool, "j1") == first
     assert sum((await pool.load("run1")).values()) == 2
+
+
+async def test_a_pinned_job_has_one_server_whatever_the_load_and_waits_for_it(pool: InferencePool) -> None:
+    """By its number among the servers sorted by address, drained ones too: which others are up just now must not move it (ADR 11)."""
+    pinned = [await pool.assign("run1", "", f"j{number}", 1, pin=1) for number in range(5)]
+    assert {found.server for found in pinned if found} == {sorted((A.url, B.url, C.url))[1]}
+    wrapped = await pool.assign("run1", "", "k", 1, pin=3_000_000)
+    assert wrapped is not None
+    assert wrapped.server == sorted((A.url, B.url, C.url))[0]
+
+    assert await pool.assign("run1", "", "l", 1, pin=1, avoid=[sorted((A.url, B.url, C.url))[1]]) is None
+    down = next(server for server in (A, B, C) if server.url == sorted((A.url, B.url, C.url))[1])
+    await pool.attach("run1", [replace(down, state="draining")], ttl_s=60)
+    assert await pool.assign("run1", "", "m", 1, pin=1) is None
+    assert await pool.assign("nobodys", "", "m", 1, pin=1) is None
 
 
 async def test_another_attempt_is_another_holder(pool: InferencePool) -> None:

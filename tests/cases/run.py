@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
+    from pipeline.logs import configure_logs
     from tests.cases.areas import offered
     from tests.cases.case import BadCase, read_cases
     from tests.cases.runner import run_cases, run_inside_limits
@@ -30,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document instead of lines")
     parser.add_argument("--inside-limits", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args(argv)
+    configure_logs(as_json=False, level="warning")  # to standard error: the output is for those who count
     if asked.inside_limits:
         return run_inside_limits(asked.area)
     if asked.file is None:

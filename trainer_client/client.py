@@ -460,6 +460,34 @@ class Run:
                 lambda: self._scripts.cancel("run", [self.id], reason.value, incarnation=self.incarnation), stop=self._life.stop
             )
 
+    async def cancel_step(self, index: int, reason: CancelReason = CancelReason.USER) -> dict[str, int]:
+        """Cancels one step: it ends now, short, with the groups that joined it; what is in flight for it is given up, and the prompts return.
+
+        The step comes out of `steps` like any other, with `record.cancelled_for`. What joined it are its quicker groups: training on them
+        favours short rollouts.
+
+        Returns how many groups were given up, and of their jobs how many were settled at once, are running (their workers are told), or
+        had ended.
+
+        Raises:
+            InvalidRequest: there is no such step, or it has ended.
+        """
+        async with self._life.watched():
+            return await self._contact.reach(
+                lambda: self._step_scripts.cancel_step(self.id, self.incarnation, index, reason.value), stop=self._life.stop
+            )
+
+    async def cancel_group(self, group_id: str, reason: CancelReason = CancelReason.USER) -> dict[str, int]:
+        """Cancels one group: counts as of `cancel`. Its prompt returns whole and may be drawn again.
+
+        Raises:
+            InvalidRequest: the id is not of this run.
+        """
+        if not group_id.startswith(self.id + "."):
+            raise InvalidRequest(f"expected the id of a group of run {self.id!r}, got {group_id!r}", field="group_id")
+        async with self._life.watched():
+            return await self._contact.reach(lambda: self._scripts.cancel("group", [group_id], reason.value), stop=self._life.stop)
+
     async def statistics(self) -> RunStatistics:
         """How the run is doing, in numbers."""
         async with self._life.watched():

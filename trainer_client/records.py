@@ -89,7 +89,9 @@ class StepRecord:
     took_s: float
     incarnation: int
     is_short: bool
-    """Fewer groups than the target: the prompts ended."""
+    """Fewer groups than the target: the prompts ended, or it was cancelled."""
+    cancelled_for: str = ""
+    """Why it was cancelled; empty = it was not."""
     tokens_surplus: int = 0
     tokens_stale: int = 0
     tokens_late: int = 0
@@ -268,6 +270,7 @@ def _step(entry: str, found: Mapping[str, str]) -> StepRecord:
         took_s=int(found.get("took_ms") or 0) / 1000,
         incarnation=int(found["inc"]),
         is_short=found.get("short", "0") == "1",
+        cancelled_for=found.get("cx", ""),
         tokens_surplus=int(found.get("tokens_surplus") or 0),
         tokens_stale=int(found.get("tokens_stale") or 0),
         tokens_late=int(found.get("tokens_late") or 0),

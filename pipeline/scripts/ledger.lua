@@ -103,8 +103,8 @@ local function has_finished_member(grp)
 end
 
 -- Gives up groups in flight: their prompts return at once, members that nobody holds settle at once, one message tells the workers of the others.
--- Returns the ids of those that were given up. spare: leave groups alone that have a finished member.
-local function give_up_groups(run, groups, reason, spare)
+-- Returns the ids of those that were given up. spare: leave groups alone that have a finished member. by_caller: it settles the members.
+local function give_up_groups(run, groups, reason, spare, by_caller)
   local out = {}
   for _, grp in ipairs(groups) do
     if call('ZSCORE', flying_key(run), grp) and not (spare and has_finished_member(grp)) then
@@ -113,7 +113,7 @@ local function give_up_groups(run, groups, reason, spare)
         call('ZREM', flying_key(run), grp)
         call('HSET', group_key(grp), 'cx', reason)
         return_prompt(run, g, 0)
-        for m = 0, tonumber(g.want) - 1 do cancel_job(grp .. '.' .. m, reason) end
+        for m = 0, by_caller and -1 or tonumber(g.want) - 1 do cancel_job(grp .. '.' .. m, reason) end
         out[#out + 1] = grp
       end
     end
@@ -147,4 +147,44 @@ local function find_first(run, from)
     end
   end
   call('HDEL', run_key(run), 'first')
+end
+
+local SHORTAGES = {'paused', 'no_workers', 'prompts', 'queue_full'}
+local TOKEN_COUNTERS = {'tokens_kept', 'tokens_filtered', 'tokens_surplus', 'tokens_stale', 'tokens_cancelled', 'tokens_late', 'tokens_failed'}
+
+-- A step as `end_step` wants it, up to now.
+local function step_figures(run, k)
+  if call('HGET', run_key(run), 'first') == k then note_shortage(run, call('HGET', run_key(run), 'short') or '') end
+  return hash(step_key(run, k), 'st', 'how', 'cx', 'acc', 'target', 'n', 't', 'filtered', 'dropped', 'dead', 'cancelled', 'surplus', 'stale', 'front',
+    'cut_ms', 'short.paused', 'short.no_workers', 'short.prompts', 'short.queue_full', unpack(TOKEN_COUNTERS))
+end
+
+-- A step ends, with what joined it: its record is appended and it is open no more. s: from `step_figures`; how: full, short or cancelled;
+-- redundant: groups given up with it; monitors: JSON, or ''; cx: why it was cancelled, or ''.
+local function end_step(run, inc, k, s, how, redundant, monitors, cx)
+  local joined, ids = {}, {}
+  local lines = call('HGETALL', step_groups_key(run, k))
+  for i = 1, #lines, 2 do
+    local turn = string.match(lines[i + 1], '^informative|(%d+)|')
+    if turn then joined[#joined + 1] = {tonumber(turn), lines[i]} end
+  end
+  table.sort(joined, function(a, b) return a[1] < b[1] end)
+  for i, pair in ipairs(joined) do ids[i] = pair[2] end
+  -- `watched_ms`: the time in which it was the oldest open step; `short.<reason>`: milliseconds of it in which too little was at work
+  local figures = {'cut_ms', s.cut_ms or '', 'watched_ms', NOW - tonumber(s.front or s.t), 'monitors', monitors}
+  for _, counter in ipairs(TOKEN_COUNTERS) do
+    figures[#figures + 1], figures[#figures + 2] = counter, s[counter] or 0
+  end
+  for _, why in ipairs(SHORTAGES) do
+    figures[#figures + 1], figures[#figures + 2] = 'short.' .. why, s['short.' .. why] or 0
+  end
+  local rid = call('XADD', results_key(run), '*', 'kind', 'step', 'run', run, 'k', k, 'groups', table.concat(ids, ' '), 'target', s.target, 'n', s.n,
+    'short', how ~= 'full' and '1' or '', 'cx', cx, 'filtered', s.filtered or 0, 'dropped', s.dropped or 0, 'dead', s.dead or 0,
+    'cancelled', s.cancelled or 0, 'surplus', s.surplus or 0, 'stale', s.stale or 0, 'redundant', redundant, 'took_ms', NOW - tonumber(s.t),
+    'inc', inc, unpack(figures))
+  call('HSET', step_key(run, k), 'st', 'reached', 'how', how, 'reached', NOW, 'rid', rid, 'redundant', redundant, 'monitors', monitors)
+  if cx ~= '' then call('HSET', step_key(run, k), 'cx', cx) end
+  call('HINCRBY', run_key(run), 'steps.reached', 1)
+  if call('HGET', run_key(run), 'first') == k then find_first(run, k) end
+  touch_ledger(run, k)
 end

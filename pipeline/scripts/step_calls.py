@@ -19,6 +19,7 @@ from pipeline.errors import InvalidRequest, QueueFull, RunClosed, StaleIncarnati
 from pipeline.keys import PROMPT_ID, Keys
 from pipeline.messages import JobTemplate
 from pipeline.redis_client import AsyncClient
+from pipeline.scripts.calls import Scripts
 from pipeline.scripts.runner import Arg, OutOfMemory, ScriptRunner
 from pipeline.supervisor.actions import Account, Launch, Reach
 from pipeline.supervisor.informative import check_policy
@@ -32,8 +33,10 @@ BYTES_A_CALL = 4 * 1024 * 1024
 ACCOUNTS_A_CALL = 16
 JOBS_A_CALL = 256
 """Jobs that one launch accepts."""
-GIVEN_UP_A_CALL = 1024
-"""Jobs of the groups that one script gives up: some ten milliseconds of the server."""
+GIVEN_UP_A_CALL = 256
+"""Jobs of the groups that one script gives up: some milliseconds of the server."""
+CANCELLED_GROUPS_A_CALL = 256
+"""Groups of a cancelled step that one script marks."""
 OOM_RETRY_AFTER_S = 2.0
 
 StepState = Literal["opened", "open", "reached"]
@@ -207,6 +210,32 @@ class StepScripts:
         if reply[0] != b"reached":
             raise Moved
         return int(_text(reply[1])), [_text(word) for word in reply[2:]]
+
+    async def cancel_step(self, run: str, incarnation: int, index: int, reason: str) -> dict[str, int]:
+        """Cancels a step: it ends short with what joined it, its groups in flight are given up, their prompts return whole.
+
+        Returns how many groups were given up, and of their jobs how many were settled at once, marked as running, or had ended.
+
+        Raises:
+            InvalidRequest: there is no such step, or it has ended.
+            StaleIncarnation, RunClosed
+        """
+        groups: list[str] = []
+        more = True
+        while more:
+            reply = await self.run_script("cancel_step", run, incarnation, index, reason, CANCELLED_GROUPS_A_CALL)
+            word = _text(reply[0])
+            if word == "unknown":
+                raise InvalidRequest(f"run {run!r} has no step {index}", field="step")
+            if word == "ended":
+                raise InvalidRequest(
+                    f"step {index} of run {run!r} has ended ({_text(reply[1])}): nothing of it is left to cancel", field="step"
+                )
+            _refused(reply, run, incarnation)
+            groups += [_text(group) for group in reply[1:]]
+            more = word == "more"
+        counts = await Scripts(self.run_script.client, self.keys).cancel("group", groups, reason)
+        return {"groups": len(groups), **counts}
 
     async def give_up_groups(
         self, basis: Basis, groups: Sequence[str], reason: str, *, spare: bool, step: int | None = None

@@ -53,7 +53,6 @@ WORKER_POINTS = {
     "beat_node": Stage.RUN,
     "check_layout": Stage.RUN,
     "janitor_round": Stage.EVAL,
-    "close_gone_runs": Stage.EVAL,
 }
 TRAINER_POINTS = (
     "check_layout",
@@ -69,6 +68,7 @@ TRAINER_POINTS = (
     "accept",
     "end_validation",
     "cancel",
+    "cancel_step",
 )
 HELD_RESULT = {"ROLLSTREAM_RUN_TTL_S": "12", "TRAINS_S": "60"}
 """A trainer that trains on a step for longer than results live, so that it has to extend them."""

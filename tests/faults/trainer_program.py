@@ -7,6 +7,7 @@ Each trained prompt is noted in the diary before its step is acked, `TRAINS_S` s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -49,6 +50,8 @@ async def main() -> None:
                 note(diary, [f"{step.index} {group.prompt_id}\n" for group in step.groups])
                 await asyncio.sleep(float(os.environ.get("TRAINS_S", "0")))
                 await step.ack()
+        with contextlib.suppress(InvalidRequest):  # it was acked
+            await run.cancel_step(STEPS)
         try:
             validation = await run.validate(
                 ValidationRequest(task="math", prompts=rows[:2], n=2, options=options, sampling=SamplingRequest(max_tokens=300)),

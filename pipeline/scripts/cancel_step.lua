@@ -1,0 +1,35 @@
+#!lua flags=allow-oom
+-- needs: ledger
+-- A step is cancelled: it ends short with what joined it, and groups in flight that were launched for it are given up, all of them when no other step
+-- is open. They are marked and their workers told here, at most `most` groups a call; the caller settles their members (`cancel.lua`), and whoever
+-- finds them does when it dies. Fenced by the run's incarnation; not by its rev: it is no decision on a state. Again: what is left of it.
+-- ARGV: run, inc, step, reason, most
+-- Returns {'more' or 'cancelled', groups given up by this call...}; or {'ended', how} (nothing is left to cancel), {'unknown'}, {'stale', inc},
+-- {'closed', state}.
+local run, inc, k, reason, most = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local r = hash(run_key(run), 'st', 'inc')
+if not r.st then return {'closed', 'unknown'} end
+if r.inc ~= inc then return {'stale', r.inc} end
+local s = step_figures(run, k)
+if not s.st then return {'unknown'} end
+if s.st ~= 'open' and not s.cx then return {'ended', s.how} end
+reason = s.cx or reason
+local others = false
+for _, other in ipairs(call('ZRANGEBYSCORE', steps_key(run), call('HGET', run_key(run), 'first') or '+inf', '+inf')) do
+  others = others or (other ~= k and call('HGET', step_key(run, other), 'st') == 'open')
+end
+local groups = {}
+for _, grp in ipairs(call('ZRANGE', flying_key(run), 0, -1)) do
+  local g = hash_or_nothing(group_key(grp), 'step', 'st')
+  if #groups < most and g.st == 'open' and (not others or g.step == k) then groups[#groups + 1] = grp end
+end
+local given_up = give_up_groups(run, groups, reason, false, true)
+for _, grp in ipairs(given_up) do call('HSET', group_key(grp), 'cutby', k) end
+if s.st == 'open' then
+  end_step(run, inc, k, s, 'cancelled', #given_up, '', reason)
+elseif #given_up > 0 then
+  call('HINCRBY', step_key(run, k), 'redundant', #given_up)
+end
+raise_rev(run)
+wake('step_cancelled', run)
+return {#groups == most and 'more' or 'cancelled', unpack(given_up)}

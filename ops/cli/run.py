@@ -76,6 +76,7 @@ def show(
 @app.command("cancel")
 def cancel(
     run: Annotated[str, typer.Argument(help="Its id.")],
+    step: Annotated[int | None, typer.Option(help="Cancel this step only: it ends short with what it has.")] = None,
     reason: Annotated[str, typer.Option(help="redundant, stale, user, deadline or overload.")] = "user",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
@@ -87,6 +88,7 @@ def cancel(
     from ops.run_report import UnknownRun
     from pipeline.messages import CancelReason
     from pipeline.scripts import Scripts
+    from pipeline.scripts.step_calls import StepScripts
 
     if reason not in tuple(CancelReason):
         raise typer.BadParameter(f"must be one of {', '.join(CancelReason)}", param_hint="--reason")
@@ -100,20 +102,24 @@ def cancel(
 
     async def act() -> dict[str, int]:
         async with connected() as (settings, client):
-            return await Scripts(client, keys_of(settings, run)).cancel("run", [run], reason)
+            keys = keys_of(settings, run)
+            if step is not None:
+                return await StepScripts(client, keys).cancel_step(run, found.incarnation, step, reason)
+            return await Scripts(client, keys).cancel("run", [run], reason)
 
+    what = f"run {run}" if step is None else f"step {step} of run {run}"
     found = asyncio.run(find())
     if not yes:
         words = f"{found.waiting} jobs queued, {found.in_flight} in flight, trainer heard {found.contact_s:.0f} s ago"
         if not sys.stdin.isatty():
             raise typer.BadParameter(f"nobody can be asked here ({words}): say --yes", param_hint="--yes")
-        typer.confirm(f"Cancel run {run} ({found.state}: {words})?", abort=True)
+        typer.confirm(f"Cancel {what} ({found.state}: {words})?", abort=True)
     counts = asyncio.run(act())
     if as_json:
         typer.echo(orjson.dumps(counts).decode())
     else:
         typer.echo(
-            f"run {run} cancelled ({reason}): {counts['settled']} jobs ended at once, {counts['running']} told to stop, "
+            f"{what} cancelled ({reason}): {counts['settled']} jobs ended at once, {counts['running']} told to stop, "
             f"{counts['done']} had ended"
         )
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from pipeline.messages import Outcome
 from pipeline.supervisor.actions import Account, Launch, Reach, Verdict
-from pipeline.supervisor.step_spec import StepSpec
+from pipeline.supervisor.staleness import Version
+from pipeline.supervisor.step_spec import OnStale, StepSpec, Surplus
 from pipeline.supervisor.views import Basis, ClosedGroup, FlyingGroup, Member, OpenStep, RunView
 
 RUN = "run1"
@@ -71,6 +72,8 @@ class Step:
     joined: list[str] = field(default_factory=list)
     reached: bool = False
     short: bool = False
+    trained: int = 0
+    """Incarnation in which its update came; 0 = none."""
 
 
 class ReferenceLedger:
@@ -91,6 +94,7 @@ class ReferenceLedger:
         self.need = False
         self.judged = 0
         self.informative = 0
+        self.version: int | None = None
         self.records: list[str] = []
         """Ids of groups, in the order they were accounted."""
 
@@ -98,6 +102,22 @@ class ReferenceLedger:
 
     def connect(self) -> None:
         self.incarnation += 1
+        self.version = None
+
+    def set_version(self, number: int) -> bool:
+        """False: it would go back."""
+        if self.version is not None and number < self.version:
+            return False
+        if number != self.version:
+            if self.version is not None and (waiting := self.untrained()):
+                self.steps[waiting[0]].trained = self.incarnation
+            self.version = number
+            self.revision += 1
+        return True
+
+    def untrained(self) -> list[int]:
+        """Steps that were reached and whose update has not come; nothing is acked here."""
+        return sorted(step.index for step in self.steps.values() if step.reached and step.trained != self.incarnation)
 
     def push(self, prompts: Sequence[str]) -> list[bool]:
         was_empty = not self.reserve
@@ -158,6 +178,8 @@ class ReferenceLedger:
             need_announced=self.need,
             judged=self.judged,
             informative=self.informative,
+            version=None if self.version is None else Version(self.incarnation, self.version),
+            untrained=tuple(self.untrained()) if self.version is not None and any(s.spec.on_stale is OnStale.DROP for s in steps) else (),
             parked=tuple(self.closed_group(name) for name in sorted(self.parked)),
         )
 
@@ -205,7 +227,7 @@ class ReferenceLedger:
         self.flying.discard(group.id)
         self.parked.discard(group.id)
         informative = account.verdict is Verdict.INFORMATIVE
-        if not group.is_parked and account.verdict not in (Verdict.CANCELLED, Verdict.SURPLUS):
+        if not group.is_parked and account.verdict not in (Verdict.CANCELLED, Verdict.SURPLUS, Verdict.STALE):
             self._count(informative)
         if informative and account.step is None:
             self.parked.add(group.id)
@@ -219,10 +241,33 @@ class ReferenceLedger:
             assert not step.reached, "joined a step that was reached"
             assert len(step.joined) < step.spec.target, "joined a full step"
             step.joined.append(group.id)
+            assert not self._is_too_old(group, step), "joined a step that drops what is so old"
+        if account.verdict is Verdict.STALE and not account.why.endswith("(stale) 1") and "needed" not in account.why:
+            asked = min((s for s in self.steps.values() if not s.reached and len(s.joined) < s.spec.target), key=lambda s: s.index)
+            assert self._is_too_old(group, asked), "dropped as stale without being so"
+        if account.verdict is Verdict.SURPLUS and group.spec.surplus is Surplus.CARRY:
+            assert all(s.spec.n != group.spec.n for s in self.steps.values() if not s.reached), "thrown away though it may be carried"
         if account.verdict in (Verdict.INFORMATIVE, Verdict.FILTERED, Verdict.DEAD):
             self._finish(group, "trained" if informative else account.verdict.value)
         else:
             self._return(group, redraws=int(account.verdict is Verdict.DROPPED))
+
+    def _is_too_old(self, group: Group, step: Step) -> bool:
+        """Counted anew: the oldest version of members that count, against the one that trains the step when each step brings an update."""
+        if step.spec.on_stale is not OnStale.DROP or self.version is None:
+            return False
+        ends = (Outcome.OK, Outcome.MODEL_FAILURE)
+        counting = [
+            m
+            for m in group.members.values()
+            if m.outcome in ends and (m.reward == m.reward) and (m.reward is not None or m.outcome is ends[1])
+        ]
+        labels = [tuple(map(int, m.first_version.split("."))) for m in counting if m.first_version]
+        if not labels:
+            return False
+        before = [s for s in self.steps.values() if s.index < step.index and not (s.reached and s.trained == self.incarnation)]
+        incarnation, number = min(labels)
+        return incarnation < self.incarnation or self.version + len(before) - number > step.spec.max_staleness
 
     def launch(self, basis: Basis, launch: Launch) -> list[str]:
         self._check(basis)

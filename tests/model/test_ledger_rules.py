@@ -7,6 +7,7 @@ group was given up; trainers that push twice, come back, or run out of prompts.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -16,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pipeline.messages import Outcome
 from pipeline.supervisor.actions import Launch, Verdict
 from pipeline.supervisor.replenishment import LOWEST_RATE
-from pipeline.supervisor.step_spec import CancelRule, StepSpec
+from pipeline.supervisor.step_spec import CancelRule, OnStale, StepSpec, Surplus
 from pipeline.supervisor.views import Member
 from tests.model.hands import Decision, Moved, act, decide, supervise
 from tests.model.reference_ledger import ReferenceLedger
@@ -39,6 +40,7 @@ ENDINGS = st.sampled_from(
         member(Outcome.INFRA_FAILURE, None),
         member(Outcome.CANCELLED, None),
         member(Outcome.EXPIRED, None),
+        replace(member(Outcome.CANCELLED, None), reason="stale"),
     ]
 )
 
@@ -52,9 +54,16 @@ class LedgerMachine(RuleBasedStateMachine):
         self.pushed = 0
         self.late: list[Decision] = []
 
-    @initialize(n=st.sampled_from(SIZES), rule_=st.sampled_from(CancelRule), over=st.sampled_from([1.0, 1.5, 2.0]))
-    def begin(self, n: int, rule_: CancelRule, over: float) -> None:
-        self.spec = StepSpec(target=2, n=n, over=over, cancel=rule_, max_redraws=1)
+    @initialize(
+        n=st.sampled_from(SIZES),
+        rule_=st.sampled_from(CancelRule),
+        over=st.sampled_from([1.0, 1.5, 2.0]),
+        on_stale=st.sampled_from(OnStale),
+        age=st.integers(0, 2),
+        surplus=st.sampled_from(Surplus),
+    )
+    def begin(self, n: int, rule_: CancelRule, over: float, on_stale: OnStale, age: int, surplus: Surplus) -> None:
+        self.spec = StepSpec(target=2, n=n, over=over, cancel=rule_, max_redraws=1, on_stale=on_stale, max_staleness=age, surplus=surplus)
         self.ledger.open_step(0, self.spec)
 
     @rule(count=st.integers(1, 12), again=st.booleans())
@@ -70,9 +79,19 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(groups=st.integers(1, 4))
     def open_next(self, groups: int) -> None:
-        spec = StepSpec(target=groups, n=self.spec.n, over=self.spec.over, cancel=self.spec.cancel, max_redraws=1)
+        spec = replace(self.spec, target=groups)
         if len(self.ledger.steps) < 12:
             self.ledger.open_step(len(self.ledger.steps), spec)
+
+    @rule(rise=st.integers(-1, 2))
+    def set_version(self, rise: int) -> None:
+        number = max(0, (self.ledger.version or 0) + rise)
+        assert self.ledger.set_version(number) == (rise >= 0 or self.ledger.version is None or number == self.ledger.version)
+
+    def label(self, back: int) -> str:
+        """A version that may have sampled something by now; empty = no server said."""
+        version = self.ledger.version
+        return "" if version is None or back > version else f"{self.ledger.incarnation}.{version - back}"
 
     @precondition(lambda self: self.ledger.incarnation < 3)
     @rule()
@@ -83,24 +102,33 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.open_step(step.index, step.spec)
 
     @precondition(lambda self: self.ledger.groups)
-    @rule(data=st.data(), ending=ENDINGS)
-    def end_member(self, data: st.DataObject, ending: Member) -> None:
+    @rule(data=st.data(), ending=ENDINGS, back=st.integers(0, 4))
+    def end_member(self, data: st.DataObject, ending: Member, back: int) -> None:
         """Also of a group that was given up, or a second time: late and duplicate ends."""
         name = data.draw(st.sampled_from(sorted(self.ledger.groups)))
         index = data.draw(st.integers(0, self.ledger.groups[name].spec.n - 1))
         self.ledger.now_ms += 1
-        self.ledger.end_member(name, index, ending)
+        self.ledger.end_member(name, index, replace(ending, first_version=self.label(back)))
 
     @precondition(lambda self: self.ledger.flying)
     @rule(data=st.data())
-    def end_group(self, data: st.DataObject) -> None:
+    def pass_the_deadline_of_a_group(self, data: st.DataObject) -> None:
+        """What has not ended of it ends as expired; what has stands."""
+        group = self.ledger.groups[data.draw(st.sampled_from(sorted(self.ledger.flying)))]
+        self.ledger.now_ms += 1
+        for index in set(range(group.spec.n)) - set(group.members):
+            self.ledger.end_member(group.id, index, member(Outcome.EXPIRED, None))
+
+    @precondition(lambda self: self.ledger.flying)
+    @rule(data=st.data(), back=st.integers(0, 4))
+    def end_group(self, data: st.DataObject, back: int) -> None:
         name = data.draw(st.sampled_from(sorted(self.ledger.flying)))
         kind = data.draw(st.sampled_from(["mixed", "right", "broken"]))
         self.ledger.now_ms += 1
         for index in range(self.ledger.groups[name].spec.n):
             reward = float(index % 2) if kind == "mixed" else 1.0
             ended = member(Outcome.INFRA_FAILURE, None) if kind == "broken" else member(Outcome.OK, reward)
-            self.ledger.end_member(name, index, ended)
+            self.ledger.end_member(name, index, replace(ended, first_version=self.label(back if index else 0)))
 
     @rule()
     def supervise(self) -> None:

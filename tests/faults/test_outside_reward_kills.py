@@ -42,6 +42,6 @@ async def test_a_reward_is_given_once_whoever_dies(fleet: Fleet) -> None:
     assert all(told == answers and ranks == "0,1,2" for _, _, told, ranks, answers in trained)
     steps_of = {prompt: {step for step, other, *_ in trained if other == prompt} for _, prompt, *_ in trained}
     assert all(len(steps) == 1 for steps in steps_of.values())
-    # a group that ran on beyond the last target may be held for a trainer that is gone by then: until its deadline, and only while it is open
+    # a group that ran on beyond the last target may be held for a trainer that is gone by then: until its deadline, while it is open
     for group in await ask(fleet.client, "ZRANGE", fleet.keys.held, 0, -1):
         assert await ask(fleet.client, "HGET", fleet.keys.group(group.decode()), "st") == b"open"

@@ -120,7 +120,7 @@ class Acting(AgentHandler):
                 await self.may_end.wait()
             except asyncio.CancelledError:
                 continue
-        raise RuntimeError("it was asked to end at last")
+        raise asyncio.CancelledError  # at last, and without another word to Redis: its worker has left
 
     async def evaluate(self, context: EvalContext) -> Grade:
         if self.grades_by_process:

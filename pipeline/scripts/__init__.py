@@ -2,7 +2,8 @@
 function."""
 
 from pipeline.scripts.calls import Begun, Claim, Given, HandOff, Held, JournalTurn, Scripts, Settle, Unit
-from pipeline.scripts.runner import OutOfMemory, ScriptRunner, ThreadScriptRunner, sha, source
+from pipeline.scripts.runner import OutOfMemory, ScriptRunner, ThreadScriptRunner, sha
+from pipeline.scripts.sources import source
 
 __all__ = [
     "Begun",

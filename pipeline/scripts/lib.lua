@@ -1,4 +1,4 @@
--- Common to every script. Prepended by pipeline/scripts/__init__.py; key names mirror pipeline/keys.py (a test compares them).
+-- Common to every script, which gets what it uses of it (sources.py); key names mirror pipeline/keys.py (a test compares them).
 -- KEYS[1] is always <tag>:meta of the shard. All keys of a shard share its hash tag, so a script stays in one slot.
 local P = string.sub(KEYS[1], 1, -5)
 local call = redis.call
@@ -61,9 +61,39 @@ end
 
 -- What a batch does to shared keys is gathered and done once at the end of the script (`settle_up`, called by the loader after the body, also when
 -- the body failed half way): a call into the server costs more than its work. Whoever reads such a key within the same script reads it as it was.
-local admit
-local end_awaiting, hold_group, end_hold -- awaiting.lua
-local dropped, counted, unlinked, undated, told, kept = {}, {}, {}, {}, {}, {}
+-- Each kind of thing that is gathered stands beside what is done with it; doing one may gather more.
+local gathered = {}
+local function gather(finish)
+  local things = {}
+  gathered[#gathered + 1] = {things, finish}
+  return things
+end
+local function settle_up()
+  local again
+  repeat
+    again = false
+    for _, pair in ipairs(gathered) do
+      local things, taken = pair[1], {}
+      if next(things) then
+        for k, v in pairs(things) do taken[k] = v end
+        for k in pairs(taken) do things[k] = nil end
+        pair[2](taken)
+        again = true
+      end
+    end
+  until not again
+end
+-- Lua passes some thousand values to a call at most.
+local MOST_VALUES = 2000
+local function in_pieces(values, f)
+  for i = 1, #values, MOST_VALUES do f(unpack(values, i, math.min(#values, i + MOST_VALUES - 1))) end
+end
+
+local dropped = gather(function(streams)
+  for stream, ids in pairs(streams) do
+    in_pieces(ids, function(...) redis.pcall('XACK', stream, ids.group, ...) redis.pcall('XDEL', stream, ...) end)
+  end
+end)
 local function drop_entry(stream, group, eid)
   if eid and eid ~= '' then
     local d = dropped[stream] or {group = group}
@@ -71,48 +101,49 @@ local function drop_entry(stream, group, eid)
     dropped[stream] = d
   end
 end
-local function count(key, field, by)
-  local c = counted[key] or {}
-  c[field] = (c[field] or 0) + by
-  counted[key] = c
-end
-local function unlink(key) unlinked[#unlinked + 1] = key end
--- The expiry of a key that many share only grows: `ms` from now, at least.
-local function keep(key, ms) kept[key] = math.max(kept[key] or 0, ms) end
--- Lua passes some thousand values to a call at most.
-local MOST_VALUES = 2000
-local function in_pieces(values, f)
-  for i = 1, #values, MOST_VALUES do f(unpack(values, i, math.min(#values, i + MOST_VALUES - 1))) end
-end
-local function settle_up()
-  local d, c, u, z, t = dropped, counted, unlinked, undated, told
-  dropped, counted, unlinked, undated, told = {}, {}, {}, {}, {}
-  for stream, ids in pairs(d) do
-    in_pieces(ids, function(...) redis.pcall('XACK', stream, ids.group, ...) redis.pcall('XDEL', stream, ...) end)
-  end
-  for key, fields in pairs(c) do
+
+local counted = gather(function(keys)
+  for key, fields in pairs(keys) do
     -- a run or group that expired is not made again by a late count; figures never stop what they count
     if key == KEYS[1] or call('EXISTS', key) == 1 then
       for field, by in pairs(fields) do if by ~= 0 then redis.pcall('HINCRBY', key, field, by) end end
     end
   end
-  in_pieces(u, function(...) call('UNLINK', ...) end)
-  in_pieces(z, function(...) redis.pcall('ZREM', P .. 'z:deadline', ...) end)
-  for run in pairs(t) do
+end)
+local function count(key, field, by)
+  local c = counted[key] or {}
+  c[field] = (c[field] or 0) + by
+  counted[key] = c
+end
+
+local unlinked = gather(function(keys) in_pieces(keys, function(...) call('UNLINK', ...) end) end)
+local function unlink(key) unlinked[#unlinked + 1] = key end
+
+-- Jobs that have ended have no deadline.
+local undated = gather(function(jobs) in_pieces(jobs, function(...) redis.pcall('ZREM', P .. 'z:deadline', ...) end) end)
+
+-- The expiry of a key that many share only grows: `ms` from now, at least.
+local kept = gather(function(keys)
+  for key, ms in pairs(keys) do
+    if call('PTTL', key) < ms then call('PEXPIRE', key, ms) end
+  end
+end)
+local function keep(key, ms) kept[key] = math.max(kept[key] or 0, ms) end
+
+-- Runs in which jobs ended: their results live on, and in a run that is held back by its quota the end of one job admits the next.
+local admit
+local told = gather(function(runs)
+  for run in pairs(runs) do
     local r = hash_or_nothing(P .. 'r:' .. run, 'ttl_ms', 'quota')
     keep(P .. 's:results:' .. run, tonumber(r.ttl_ms or '604800000'))
     if tonumber(r.quota or '0') > 0 then
-      -- held back by its quota: the end of one of its jobs admits the next
       local window = tonumber(call('HGET', KEYS[1], 'window') or '0')
       for _, cls in ipairs(call('SMEMBERS', P .. 'classes')) do admit(cls, window) end
     end
   end
-  for key, ms in pairs(kept) do
-    if call('PTTL', key) < ms then call('PEXPIRE', key, ms) end
-  end
-  kept = {}
-  if next(counted) then settle_up() end
-end
+end)
+
+local end_awaiting, hold_group, end_hold -- awaiting.lua
 
 -- A job becomes claimable: one new entry with a readable header (its stage is the stream's, its time the entry id's). More fields for the job's hash
 -- may follow. What can fail (a stream key of another type) comes first: then nothing is changed.

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import re
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any, cast
 
 import redis
@@ -20,33 +18,15 @@ from pipeline.errors import BrokerError, BrokerUnreachable
 from pipeline.failpoints import failpoint
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, SyncClient, broker_error, execute
+from pipeline.scripts.sources import source
 
 Arg = str | int | float | bytes
 TRIES = 4
 FIRST_PAUSE_S = 0.05
 
 
-_TAIL = "if not ok and type(reply) ~= 'table' then error(reply, 0) end\nreturn reply"
-"""An error of a Redis command is a table, and as a reply it is that error again."""
-
-
 class OutOfMemory(BrokerError):
     """Redis is above its memory bound and refused a script that may not go over it."""
-
-
-@lru_cache(maxsize=64)
-def source(name: str) -> str:
-    """Text of one script as the server gets it.
-
-    Its first line, the common head, the heads it asks for (`-- needs: <head>`), its body as a function, and then what the head gathered.
-    """
-    folder = files("pipeline.scripts")
-    text = (folder / f"{name}.lua").read_text(encoding="utf-8")
-    first, rest = text.split("\n", 1)
-    heads = ["lib", "awaiting", *re.findall(r"^-- needs: (\w+)$", rest, re.MULTILINE)]
-    texts = ((folder / f"{head}.lua").read_text(encoding="utf-8") for head in heads)
-    # a body that fails half way has done its first half: what it gathered is done all the same, and then the error goes on
-    return "\n".join((first, *texts, "local function body()", rest, "end", "local ok, reply = pcall(body)", "settle_up()", _TAIL))
 
 
 @lru_cache(maxsize=64)

@@ -7,8 +7,9 @@ supervisor was faster with is refused, and the run is looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import redis
 import structlog
@@ -26,12 +27,15 @@ from pipeline.supervisor.step_spec import CancelRule
 from pipeline.supervisor.views import ClosedGroup, RunView
 
 log = structlog.get_logger(__name__)
+Found = TypeVar("Found")
 
 CLOSED_A_PAGE = 256
 PAGES_A_ROUND = 64
 """A round ends after this many, so that no flood of closed groups keeps other runs waiting for long."""
 ANNOUNCE_EVERY_ROUNDS = 5
 """Rounds over all runs between two announcements of the policies that are known here: well within the time that one stands for."""
+UNUSABLE = (RollstreamError, redis.RedisError, ValueError, KeyError, ArithmeticError)
+"""What comes of keys that hold something else than ours."""
 LOOKS = 8
 """How often a run is looked at again when others were faster; then it is left to them until the next round."""
 
@@ -51,6 +55,7 @@ class Drain:
         self._retired: dict[str, int] = {}
         self._policies = policies
         self._unusable: set[str] = set()
+        self._unusable_shared: set[str] = set()
         self._told_unknown: set[tuple[str, str]] = set()
         self._rounds = 0
         self._idle_stages = set[Stage]()
@@ -66,22 +71,36 @@ class Drain:
         left = 0
         if every_run:
             if self._rounds % ANNOUNCE_EVERY_ROUNDS == 0:
-                await self._scripts.announce_policies(sorted(self._policies))
+                await self._of_all_runs("policies", self._scripts.announce_policies(sorted(self._policies)), None)
             self._rounds += 1
             # twice in a row: an entry that was just added, to a stage whose worker is just starting, is no shortage
-            idle = set(await self._reader.idle_stages())
+            idle = set(await self._of_all_runs("stages", self._reader.idle_stages(), []))
             self._stage_is_idle, self._idle_stages = bool(idle & self._idle_stages), idle
         for _ in range(PAGES_A_ROUND):
-            closed = await self._reader.closed(CLOSED_A_PAGE, skip=left)
+            closed = await self._of_all_runs("closed", self._reader.closed(CLOSED_A_PAGE, skip=left), {})
             runs = set(closed) | (set(woken) - looked)
             if every_run:
-                runs |= set(await self._reader.active_runs()) - looked
+                runs |= set(await self._of_all_runs("runs", self._reader.active_runs(), [])) - looked
             for run in sorted(runs):
                 groups = closed.get(run, [])
                 left += await self._look_after(run, groups, find_stuck=every_run and run not in looked)
             looked |= runs
             if sum(map(len, closed.values())) < CLOSED_A_PAGE:
                 return
+
+    async def _of_all_runs(self, what: str, asked: Awaitable[Found], nothing: Found) -> Found:
+        """What is asked of keys that all runs share, or nothing when they are none of ours any more: the rest of a round goes on."""
+        try:
+            found = await asked
+        except BrokerUnreachable:
+            raise
+        except UNUSABLE as error:
+            if what not in self._unusable_shared:
+                self._unusable_shared.add(what)
+                log.error("shared_key_unusable", what=what, error=f"{type(error).__name__}: {error}")
+            return nothing
+        self._unusable_shared.discard(what)
+        return found
 
     async def _look_after(self, run: str, closed: Sequence[str], *, find_stuck: bool) -> int:
         """Does what one run needs; returns how many of the closed groups stay. One unusable run does not keep the others waiting."""
@@ -99,7 +118,7 @@ class Drain:
             raise
         except RunClosed:
             return 0
-        except (RollstreamError, redis.RedisError, ValueError, KeyError) as error:
+        except UNUSABLE as error:
             if run not in self._unusable:
                 self._unusable.add(run)
                 log.error("ledger_unusable", run=run, error=f"{type(error).__name__}: {error}")
@@ -115,6 +134,8 @@ class Drain:
         view = await self._give_up_older(view)
         if look_for_late and view.has_deadlines:
             await self._end_late(view)
+        for group, why in view.unreadable_parked.items():
+            await self._drop(group, why)
         readable = await self._readable(closed)
         view, waiting = await self._account(view, readable)
         view = await self._reach(view)
@@ -126,12 +147,16 @@ class Drain:
         groups: list[ClosedGroup] = []
         for group, found in (await self._reader.groups(closed)).items():
             if isinstance(found, UnreadableGroup):
-                # one that another supervisor accounted, and the trainer acked, since we read the list is gone and no error
-                if await self._scripts.drop_closed(group, found.why):
-                    log.error("closed_group_unreadable", group=group, why=found.why)
+                await self._drop(group, found.why)
             else:
                 groups.append(found)
         return groups
+
+    async def _drop(self, group: str, why: str) -> None:
+        """Takes a group that cannot be read out of the ledger. One that another supervisor accounted, and the trainer acked, since we read
+        the list is gone and no error."""
+        if await self._scripts.drop_closed(group, why):
+            log.error("closed_group_unreadable", group=group, why=why)
 
     async def _give_up_older(self, view: RunView) -> RunView:
         """Gives up the groups of older incarnations: nobody trains on them, their prompts are drawn anew."""

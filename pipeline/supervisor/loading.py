@@ -54,7 +54,8 @@ class LedgerReader:
         runs = [word.decode() for word in (await self._ask([("ZRANGE", self._keys.runs, 0, -1)]))[0]]
         if not runs:
             return []
-        firsts = await self._ask([("HGET", self._keys.run(run), "first") for run in runs])
+        # a run whose hash is something else by now is looked at, and told of, like any other
+        firsts = await self._ask([("HGET", self._keys.run(run), "first") for run in runs], errors=True)
         counts = await self._ask([("EXISTS", self._keys.flying(run), self._keys.parked(run)) for run in runs])
         return [run for run, first, count in zip(runs, firsts, counts, strict=True) if first is not None or count]
 
@@ -112,6 +113,7 @@ class LedgerReader:
             flying_places=places,
             reserve_place=reserve_place,
             parked=tuple(group for group in parked.values() if isinstance(group, ClosedGroup)),
+            unreadable_parked={name: group.why for name, group in parked.items() if isinstance(group, UnreadableGroup)},
         )
 
     async def _untrained(self, run: str, incarnation: str) -> tuple[int, ...]:
@@ -132,8 +134,8 @@ class LedgerReader:
             [("ZRANGE", self._keys.reserve(run), 0, 0, "WITHSCORES"), ("ZRANGE", self._keys.flying(run), 0, -1)]
         )
         flying = [word.decode() for word in listed]
-        found = await self._ask([("HGET", self._keys.group(group), "place") for group in flying])
-        places = {group: int(place) for group, place in zip(flying, found, strict=True) if place is not None}
+        found = await self._ask([("HGET", self._keys.group(group), "place") for group in flying], errors=True)
+        places = {group: int(place) for group, place in zip(flying, found, strict=True) if isinstance(place, bytes)}
         return places, int(float(front[1])) if front else None
 
     async def groups(self, ids: Sequence[str]) -> dict[str, ClosedGroup | UnreadableGroup]:
@@ -170,11 +172,13 @@ class LedgerReader:
                     ("HMGET", self._keys.group(group), "inc", "want", "begun", "st", "late_at", "late", "aw"),
                     ("HVALS", self._keys.members(group)),
                 )
-            ]
+            ],
+            errors=True,
         )
         found: list[FlyingGroup] = []
         for (group, launched_ms), head, members in zip(ids, replies[::2], replies[1::2], strict=True):
-            if head[3] != b"open":
+            # keys that are something else by now are `stuck`'s, and keep the run no longer
+            if isinstance(head, Exception) or isinstance(members, Exception) or head[3] != b"open":
                 continue
             awaiting = int(head[6] or 0)  # for their reward: they ended with something the policy did
             finished = sum(line.startswith((b"ok|", b"model_failure|")) for line in members) + awaiting
@@ -198,7 +202,9 @@ class LedgerReader:
         if not oldest:
             return []
         group = oldest[0].decode()
-        state, listed = await self._ask([("HGET", self._keys.group(group), "st"), ("ZSCORE", self._keys.closed, group)])
+        # a hash that is something else by now is no open group's
+        commands: list[Command] = [("HGET", self._keys.group(group), "st"), ("ZSCORE", self._keys.closed, group)]
+        state, listed = await self._ask(commands, errors=True)
         return [] if state == b"open" or listed is not None else [group]
 
     async def window(self, run: str) -> list[WindowGroup]:
@@ -262,23 +268,31 @@ def parse_member(line: str) -> Member:
     fields = line.split("|", MEMBER_FIELDS)
     if len(fields) <= MEMBER_FIELDS:
         raise ValueError(f"a member's line has {len(fields)} fields: {line[:80]!r}")
-    # the reason is free text and may hold the separator: components are empty or the last map
-    rest = fields[MEMBER_FIELDS]
-    at = len(rest) - 1 if rest.endswith("|") else rest.rfind("|{")
-    if at < 0:
-        raise ValueError(f"a member's line without components: {line[:80]!r}")
-    raw = orjson.loads(rest[at + 1 :]) if rest[at + 1 :] else {}
+    reason, raw = _reason_and_components(fields[MEMBER_FIELDS])
     return Member(
         outcome=Outcome(fields[0]),
         reward=float(fields[1]) if fields[1] else None,
         components={str(name): None if value is None else float(value) for name, value in raw.items()},
-        reason=rest[:at],
+        reason=reason,
         stop=fields[2],
         sampled_tokens=int(fields[3]),
         total_tokens=int(fields[4]),
         first_version=fields[7],
         last_version=fields[8],
     )
+
+
+def _reason_and_components(rest: str) -> tuple[str, dict[str, float | None]]:
+    """Both are free text and may hold the separator: components are empty, or the longest map that the line ends with."""
+    if rest.endswith("|"):
+        return rest[:-1], {}
+    at = rest.find("|{")
+    while at >= 0:
+        try:
+            return rest[:at], orjson.loads(rest[at + 1 :])
+        except ValueError:
+            at = rest.find("|{", at + 1)
+    raise ValueError(f"a member's line without components: {rest[:80]!r}")
 
 
 def _closed_group(group: str, head: Hash, lines: Hash, specs: Mapping[tuple[str, str], StepSpec]) -> ClosedGroup:

@@ -146,3 +146,5 @@ class RunView:
     """When this was looked at, by the clock of Redis."""
     parked: tuple[ClosedGroup, ...] = field(default=())
     """Informative groups that no step had room for, longest waiting first."""
+    unreadable_parked: Mapping[str, str] = field(default_factory=dict)
+    """Parked groups whose keys are gone, or none of ours -> what is wrong."""

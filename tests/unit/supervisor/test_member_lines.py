@@ -17,7 +17,7 @@ def test_a_line_is_read_field_by_field() -> None:
     assert member.components == {"score": 1.0, "format": 0.5}
 
 
-@pytest.mark.parametrize("components", ["", '{"a|b":1}'])
+@pytest.mark.parametrize("components", ["", '{"a|b":1}', '{"a|{b":1}', '{"|{":1,"score":0.5}'])
 @pytest.mark.parametrize("why", ["", "exit code 2 | see log", "a|b|", "{|"])
 def test_a_reason_may_hold_the_separator(why: str, components: str) -> None:
     member = parse_member(LINE.format(why=why, components=components))

@@ -29,6 +29,7 @@ ARM_S = 500.0
 HOSTS = 4
 """Processes with workers."""
 WATCH_S = 1.0
+LEAVE_S = 60.0
 BOUNDS = {
     "tokens_to_oracle_lowest": (">=", 0.98),  # less says that rollouts which take long are lost
     "tokens_to_oracle_highest": ("<=", 1.08),
@@ -106,6 +107,7 @@ async def run_arms(url: str, asked: Sequence[Arm], arm_s: float, say: Callable[[
                 training = [tasks.create_task(one(at, arm), name=arm.name) for at, arm in enumerate(asked)]
                 found = await asyncio.gather(*training)
                 watching.cancel()
+            children.stop_all(grace_s=LEAVE_S)  # each of them writes down what it has sampled of what it runs
         # the workers have ended: what was cancelled with them has been written down, too
         for trained in found:
             trained.units = units_between(account_file(accounts, trained.arm.name), trained.from_s, trained.to_s)

@@ -179,6 +179,8 @@ class JobTemplate:
     """Above 0: its group is held for the trainer's group hook, at most this long, before it closes."""
     deterministic: bool = False
     """What is sampled depends on nothing but the run seed, the prompt, the member and the weights (ADR 11)."""
+    exact_logprobs: bool = True
+    """Whether recorded logprobs must be those of the distribution sampled from, as a trainer's ratio needs. Validations do without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest
+from pipeline.exact_sampling import inexact_sampling
 from pipeline.keys import PROMPT_ID, RUN_ID
 from pipeline.messages import JobTemplate, Json, Limits, Prompt, Recovery, RewardSource, Sampling, StopReason
 from pipeline.request_errors import invalid_request, shown
@@ -242,6 +243,12 @@ class TemplateRequest(Request):
         return template
 
 
+def _check_exact(sampling: SamplingRequest, way_out: str) -> None:
+    """Refuses here what each worker would refuse, job by job."""
+    if why := inexact_sampling(sampling.record()):
+        raise ValueError(f"sampling: expected logprobs of the distribution sampled from, but {why}: {way_out}")
+
+
 def new_id() -> str:
     """An id that nobody else has."""
     return "x" + secrets.token_hex(8)
@@ -256,6 +263,19 @@ class JobRequest(TemplateRequest):
     """Names the job within its run. The same id submitted again is the same job, so a request whose answer was lost can be sent again."""
     version: str = Field(default="", pattern=VERSION)
     """Policy version that is expected to sample it; empty = any."""
+    exact_logprobs: bool = _template.exact_logprobs
+    """Whether its logprobs must be those of the distribution sampled from. Greedy or truncated sampling (`top_p`, ...) needs False, and
+    then a trainer's ratio would be wrong."""
+
+    @model_validator(mode="after")
+    def _is_exact(self) -> Self:
+        if self.exact_logprobs:
+            _check_exact(self.sampling, "set exact_logprobs=False where nothing is trained on it")
+        return self
+
+    def template(self) -> JobTemplate:
+        """The message."""
+        return replace(super().template(), exact_logprobs=self.exact_logprobs)
 
 
 class StepRequest(TemplateRequest):
@@ -318,6 +338,11 @@ class StepRequest(TemplateRequest):
         if isinstance(age, int) and not isinstance(age, bool):
             return {"ahead": max(0, min(age, MAX_AHEAD)), **data}
         return data
+
+    @model_validator(mode="after")
+    def _is_exact(self) -> Self:
+        _check_exact(self.sampling, "train with temperature and penalties alone; a ValidationRequest may cut")
+        return self
 
     @model_validator(mode="after")
     def _deterministic_fits(self) -> Self:

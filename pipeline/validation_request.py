@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import orjson
 from pydantic import BeforeValidator, Field
 
 from pipeline.codec import encode
+from pipeline.messages import JobTemplate
 from pipeline.request_errors import shown
 from pipeline.requests import VERSION, PromptMap, TemplateRequest
 
@@ -52,6 +54,10 @@ class ValidationRequest(TemplateRequest):
     def is_pinned(self) -> bool:
         """Whether only members of one version count."""
         return bool(self.version)
+
+    def template(self) -> JobTemplate:
+        """The message. Nothing is trained on what it asks for, so any sampling will do."""
+        return replace(super().template(), exact_logprobs=False)
 
     def prompt_names(self) -> list[str]:
         """Names of the prompts by what is in them, in order: seeds of model calls are made of them, so that the same prompt is sampled

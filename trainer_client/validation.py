@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -106,6 +107,11 @@ class Validation:
     @property
     def n_valid(self) -> int:
         return sum(group.n_valid for group in self.groups)
+
+    @property
+    def why_invalid(self) -> dict[str, int]:
+        """Why members are not valid, and how many for each reason; the most frequent first."""
+        return dict(Counter(member.why for member in self.members if not member.is_valid).most_common())
 
     @property
     def n_asked(self) -> int:

@@ -273,7 +273,19 @@ class Validations:
         async def ack() -> None:
             await self._ack(asked)
 
-        return Validation(asked.index, request, asked.pin, groups, self._bodies, ack)
+        validation = Validation(asked.index, request, asked.pin, groups, self._bodies, ack)
+        if found := validation.why_invalid:
+            often, count = next(iter(found.items()))
+            log.warning(
+                "validation_members_not_valid",
+                run=self._run,
+                validation=asked.index,
+                members=sum(found.values()),
+                asked=validation.n_asked,
+                most_often=often,
+                times=count,
+            )
+        return validation
 
     def _member(self, asked: Asked, number: int, draws: Sequence[Result]) -> ValidationMember:
         request, last = asked.request, draws[-1]

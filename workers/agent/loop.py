@@ -74,8 +74,6 @@ class AgentSettings:
     """Of one model call, waiting for a place in the server's line included."""
     tool_grace_s: float = 30.0
     """What a tool has beyond its timeout to say that it hit it; after that it is broken."""
-    allow_biased_logprobs: bool = False
-    """Sample also where the recorded logprobs are not those of the distribution sampled from: validation, never training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +119,7 @@ async def run_agent(
     settings = settings or AgentSettings()
     caps = await backend.probe()
     bias = ratio_bias(caps.logprobs_mode, job.template.sampling)
-    if bias and not settings.allow_biased_logprobs:
+    if bias and job.template.exact_logprobs:
         raise InvalidRequest(f"logprobs would not be of the distribution sampled from: {bias}", field="sampling")
     loop = _AgentLoop(
         job=job,

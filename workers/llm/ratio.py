@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pipeline.exact_sampling import inexact_sampling
 from pipeline.messages import Sampling
 
 
 def ratio_bias(logprobs_mode: Literal["raw", "processed"], sampling: Sampling) -> str:
     """Why the ratio would be biased, for people; empty when it is not."""
-    if sampling.temperature == 0:
-        return "greedy sampling has no probabilities to take a ratio of"
-    truncated = [name for name, off in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)) if getattr(sampling, name) != off]
-    if truncated:
-        return f"{', '.join(truncated)} cut the distribution, and the set of tokens that was left is not recorded"
+    if why := inexact_sampling(sampling):
+        return why
     if logprobs_mode == "raw":
         changed = [
             name

@@ -172,6 +172,7 @@ async def test_what_stays_broken_counts_nowhere_and_is_said(settings: QueueSetti
         assert str(validation.mean_at_k) == "1.0000 (6 of 8 members valid, 2 of 2 prompts)"
         assert str(validation.pass_at(3)) == "1.0000 (6 of 8 members valid, 1 of 2 prompts)"
         assert len(validation.groups[0].members[0].earlier) == 1
+        assert validation.why_invalid == {"infra_failure: sandbox: gone": 2}
 
 
 def row_and_number(job: str) -> tuple[int, int]:

@@ -66,6 +66,7 @@ class Scene:
     tools: Sequence[Tool] = ()
     limits: Limits = field(default_factory=lambda: Limits(run_active_s=60.0))
     sampling: Sampling = field(default_factory=Sampling)
+    exact_logprobs: bool = True
     settings: AgentSettings = field(default_factory=lambda: AgentSettings(retry=RetryPolicy(delay_s=0.0)))
     active: ActiveTime | None = None
     keep_thinking: bool = True
@@ -76,7 +77,7 @@ class Scene:
 
     @property
     def job(self) -> JobSpec:
-        return replace(a_job(), template=a_template(limits=self.limits, sampling=self.sampling))
+        return replace(a_job(), template=a_template(limits=self.limits, sampling=self.sampling, exact_logprobs=self.exact_logprobs))
 
     async def run(self) -> AgentEnd:
         async def gate() -> None:
@@ -501,14 +502,14 @@ async def test_a_prompt_that_must_break_with_the_record_begins_a_segment_and_say
     assert first.sampled_mask.sum() == 30
 
 
-async def test_sampling_whose_logprobs_would_mislead_the_trainer_is_refused_unless_told() -> None:
+async def test_sampling_whose_logprobs_would_mislead_the_trainer_is_refused_unless_nothing_is_trained_on_it() -> None:
     truncated = Sampling(top_p=0.9)
     scene = Scene(InProcessBackend([ANSWER]), sampling=truncated)
     with pytest.raises(InvalidRequest, match="top_p"):
         await scene.run()
 
-    told = Scene(InProcessBackend([ANSWER]), sampling=truncated, settings=AgentSettings(allow_biased_logprobs=True))
-    assert (await told.run()).stop is StopReason.FINISHED
+    validation = Scene(InProcessBackend([ANSWER]), sampling=truncated, exact_logprobs=False)
+    assert (await validation.run()).stop is StopReason.FINISHED
 
 
 async def test_stop_strings_cut_the_text_and_not_the_record() -> None:

@@ -27,6 +27,7 @@ from pipeline.requests import (
     template_id,
 )
 from pipeline.supervisor.step_spec import CancelRule, StepSpec
+from pipeline.validation_request import ValidationRequest
 
 VALID = {"task": "math", "prompt": {"question": "2 + 2?"}}
 
@@ -104,6 +105,7 @@ def test_a_request_becomes_the_record_that_was_asked_for() -> None:
         {
             **VALID,
             "sampling": {"temperature": 0, "max_tokens": 7},
+            "exact_logprobs": False,
             "limits": {"max_turns": 3},
             "options": {"strict": True, "tools": ("python", "bash")},
             "recovery": "salvage_partial",
@@ -114,10 +116,27 @@ def test_a_request_becomes_the_record_that_was_asked_for() -> None:
     template = request.template()
 
     assert template.sampling == Sampling(temperature=0.0, max_tokens=7)
+    assert not template.exact_logprobs
     assert template.limits == Limits(max_turns=3)
     assert template.options == {"strict": True, "tools": ["python", "bash"]}
     assert (template.recovery, template.priority) == (Recovery.SALVAGE_PARTIAL, -5)
     assert decode(JobTemplate, encode(template)) == template
+
+
+@pytest.mark.parametrize(("sampling", "named"), [({"temperature": 0}, "greedy"), ({"top_p": 0.9, "top_k": 5}, "top_p, top_k cut")])
+def test_sampling_without_a_ratio_is_refused_before_a_prompt_is_spent_on_it(sampling: dict[str, float], named: str) -> None:
+    """Workers refuse it too, each job for itself: a step would kill prompt after prompt before anybody looks."""
+    with pytest.raises(InvalidRequest, match=named):
+        StepRequest.parse({"task": "math", "groups": 1, "n": 2, "sampling": sampling})
+    with pytest.raises(InvalidRequest, match=rf"{named}.*exact_logprobs=False"):
+        JobRequest.parse({**VALID, "sampling": sampling})
+
+    single = JobRequest.parse({**VALID, "sampling": sampling, "exact_logprobs": False})
+    validation = ValidationRequest.parse({"task": "math", "prompts": [{"q": 1}], "sampling": sampling})
+
+    assert not single.template().exact_logprobs
+    assert not validation.template().exact_logprobs
+    assert StepRequest(task="math", groups=1, n=2).template().exact_logprobs
 
 
 def test_a_step_request_becomes_the_spec_that_was_asked_for() -> None:

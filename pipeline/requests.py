@@ -356,6 +356,10 @@ class StepRequest(TemplateRequest):
     def _members_fit(self) -> Self:
         if self.min_members > self.n:
             raise ValueError(f"expected min_members ({self.min_members}) to be at most n ({self.n})")
+        if self.n == 1 and self.policy == "spread":
+            # each group would be filtered, until the data set is used up
+            why = "which needs members that differ, got 1; policy='every' filters nothing"
+            raise ValueError(f"expected n of at least 2 with policy 'spread', {why}")
         try:
             check_policy(self.policy, self.policy_args)
         except InvalidRequest as error:

@@ -152,6 +152,7 @@ def test_a_step_request_becomes_the_spec_that_was_asked_for() -> None:
         ({"n": 0}, "n: expected an integer from 1 to 1,024, got 0"),
         ({"groups": 0}, "groups: expected an integer from 1 to 100,000, got 0"),
         ({"min_members": 9}, "expected min_members (9) to be at most n (8)"),
+        ({"n": 1}, "expected n of at least 2 with policy 'spread', which needs members that differ, got 1; policy='every' filters nothing"),
         ({"policy": "no policy"}, "policy: "),
         ({"policy": "pass_rate_between", "policy_args": {"low": 2}}, "policy_args: expected 0 <= low <= high <= 1, got low=2"),
         ({"policy_args": {"low": 0.1}}, "policy_args: expected none for policy 'spread', got low"),

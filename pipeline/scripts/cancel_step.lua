@@ -23,7 +23,7 @@ for _, grp in ipairs(call('ZRANGE', flying_key(run), 0, -1)) do
   local g = hash_or_nothing(group_key(grp), 'step', 'st')
   if #groups < most and g.st == 'open' and (not others or g.step == k) then groups[#groups + 1] = grp end
 end
-local given_up = give_up_groups(run, groups, reason, false, true)
+local given_up = give_up_groups(run, groups, reason, '0', true)
 for _, grp in ipairs(given_up) do call('HSET', group_key(grp), 'cutby', k) end
 if s.st == 'open' then
   end_step(run, inc, k, s, 'cancelled', #given_up, '', reason)

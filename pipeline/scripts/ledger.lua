@@ -102,12 +102,18 @@ local function has_finished_member(grp)
   return false
 end
 
+local function is_spared(grp, spare)
+  if spare == '2' and tonumber(call('HGET', group_key(grp), 'begun') or '0') > 0 then return true end
+  return spare ~= '0' and has_finished_member(grp)
+end
+
 -- Gives up groups in flight: their prompts return at once, members that nobody holds settle at once, one message tells the workers of the others.
--- Returns the ids of those that were given up. spare: leave groups alone that have a finished member. by_caller: it settles the members.
+-- Returns the ids of those that were given up. spare: which are left alone, by how they stand now: '0' none, '1' with a finished member, '2' with a
+-- member that RUN has begun. by_caller: it settles the members.
 local function give_up_groups(run, groups, reason, spare, by_caller)
   local out = {}
   for _, grp in ipairs(groups) do
-    if call('ZSCORE', flying_key(run), grp) and not (spare and has_finished_member(grp)) then
+    if call('ZSCORE', flying_key(run), grp) and not is_spared(grp, spare) then
       local g = hash(group_key(grp), 'prompt', 'draw', 'want', 'st')
       if g.st == 'open' then
         call('ZREM', flying_key(run), grp)

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- needs: ledger
 -- A step has its target, or ends short because no prompt is left: marked once, its record appended, what it makes redundant cancelled with one
--- message, all in one step. Fenced by the run's incarnation and rev. The rule that spares groups with a finished member is judged again here.
--- ARGV: run, inc, rev, step, how (full | short), spare (1 = leave groups with a finished member alone), figures of the monitors
+-- message, all in one step. Fenced by the run's incarnation and rev. The rule that spares groups is judged again here.
+-- ARGV: run, inc, rev, step, how (full | short), spare (see give_up_groups in ledger.lua), figures of the monitors
 --       (JSON), group in flight that is redundant...
 -- Returns {'reached', rev, groups given up...}; or {'moved', inc, rev}, {'closed', state}, {'not_yet', accepted, target}.
 local run, inc, rev, k, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -17,7 +17,7 @@ if how == 'short' then
 elseif tonumber(s.acc) < tonumber(s.target) then
   return {'not_yet', s.acc, s.target}
 end
-local given_up = give_up_groups(run, {unpack(ARGV, 8)}, 'redundant', ARGV[6] == '1')
+local given_up = give_up_groups(run, {unpack(ARGV, 8)}, 'redundant', ARGV[6])
 for _, grp in ipairs(given_up) do call('HSET', group_key(grp), 'cutby', k) end
 end_step(run, inc, k, s, how, #given_up, ARGV[7], '')
 return {'reached', raise_rev(run), unpack(given_up)}

@@ -21,7 +21,7 @@ from pipeline.messages import JobTemplate
 from pipeline.redis_client import AsyncClient
 from pipeline.scripts.calls import Scripts
 from pipeline.scripts.runner import Arg, OutOfMemory, ScriptRunner
-from pipeline.supervisor.actions import Account, Launch, Reach
+from pipeline.supervisor.actions import Account, Launch, Reach, Spare
 from pipeline.supervisor.informative import check_policy
 from pipeline.supervisor.monitors import lengths_text
 from pipeline.supervisor.step_spec import StepSpec
@@ -238,14 +238,14 @@ class StepScripts:
         return {"groups": len(groups), **counts}
 
     async def give_up_groups(
-        self, basis: Basis, groups: Sequence[str], reason: str, *, spare: bool, step: int | None = None
+        self, basis: Basis, groups: Sequence[str], reason: str, *, spare: Spare, step: int | None = None
     ) -> tuple[int, list[str]]:
         """Gives up groups in flight, with at most `GIVEN_UP_A_CALL` jobs; their prompts return whole.
 
         Returns the new revision and the groups.
 
         Args:
-            spare: leave those alone that have a finished member.
+            spare: which are left alone.
             step: the step that made them redundant.
 
         Raises:

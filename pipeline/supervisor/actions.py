@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 
 class Verdict(StrEnum):
@@ -59,6 +59,16 @@ class Account:
     last_version: str = ""
 
 
+class Spare(IntEnum):
+    """Which of the groups that are given up are left alone, by how they stand when the script runs."""
+
+    NONE = 0
+    FINISHED = 1
+    """Those with a finished member."""
+    BEGUN = 2
+    """Those with a member that RUN has begun."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
     """A step ends."""
@@ -68,8 +78,8 @@ class Reach:
     """No prompt is left and nothing is in flight: it ends with what it has."""
     redundant: tuple[str, ...]
     """Groups in flight that nobody needs now, least work first."""
-    spare: bool
-    """Leave those alone that have a finished member by the time the script runs."""
+    spare: Spare
+    """What is judged again when the script runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

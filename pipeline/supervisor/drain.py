@@ -18,7 +18,7 @@ from pipeline.errors import BrokerUnreachable, QueueFull, RollstreamError, RunCl
 from pipeline.messages import CancelReason, Stage
 from pipeline.scripts.step_calls import ACCOUNTS_A_CALL, GIVEN_UP_A_CALL, JOBS_A_CALL, Moved, StepScripts
 from pipeline.supervisor import ledger
-from pipeline.supervisor.actions import Account
+from pipeline.supervisor.actions import Account, Spare
 from pipeline.supervisor.informative import BUILT_IN, Policy
 from pipeline.supervisor.loading import LedgerReader, UnreadableGroup
 from pipeline.supervisor.monitors import length_bias
@@ -168,7 +168,7 @@ class Drain:
             self._retired[run] = incarnation
             return view
         for groups in _portions([group.id for group in older], max((group.want for group in older), default=1)):
-            revision, given_up = await self._scripts.give_up_groups(view.basis, groups, CancelReason.STALE.value, spare=False)
+            revision, given_up = await self._scripts.give_up_groups(view.basis, groups, CancelReason.STALE.value, spare=Spare.NONE)
             view = _at(view, revision, flying=view.flying - len(given_up), reserve=view.reserve + len(given_up))
         log.info("older_incarnation_given_up", run=run, incarnation=incarnation, groups=len(older))
         self._retired[run] = incarnation

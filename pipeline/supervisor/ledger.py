@@ -20,7 +20,7 @@ from dataclasses import replace
 from zlib import crc32
 
 from pipeline.messages import Outcome
-from pipeline.supervisor.actions import Account, Launch, Reach, Verdict
+from pipeline.supervisor.actions import Account, Launch, Reach, Spare, Verdict
 from pipeline.supervisor.informative import BUILT_IN, Policy
 from pipeline.supervisor.launch_order import in_launch_order, waits_for_the_reserve
 from pipeline.supervisor.policies import SCORE, Judgement, judge
@@ -124,7 +124,7 @@ def reach(view: RunView, step: OpenStep, flying: Sequence[FlyingGroup]) -> Reach
         step=step.index,
         short=bool(step.wanting),
         redundant=tuple(group.id for group in candidates),
-        spare=rule is CancelRule.DEFAULT,
+        spare=Spare.NONE if rule is not CancelRule.DEFAULT else Spare.BEGUN if rest else Spare.FINISHED,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipeline.messages import Outcome
-from pipeline.supervisor.actions import Account, Launch, Reach, Verdict
+from pipeline.supervisor.actions import Account, Launch, Reach, Spare, Verdict
 from pipeline.supervisor.staleness import Version
 from pipeline.supervisor.step_spec import OnStale, StepSpec, Surplus
 from pipeline.supervisor.views import Basis, ClosedGroup, FlyingGroup, Member, OpenStep, RunView
@@ -308,16 +308,17 @@ class ReferenceLedger:
 
     def give_up_older(self) -> list[str]:
         older = [name for name in sorted(self.flying) if self.groups[name].incarnation != self.incarnation]
-        given_up = self._give_up(older, "stale", spare=False)
+        given_up = self._give_up(older, "stale", spare=Spare.NONE)
         self.revision += bool(given_up)
         return given_up
 
-    def _give_up(self, names: Sequence[str], reason: str, *, spare: bool) -> list[str]:
+    def _give_up(self, names: Sequence[str], reason: str, *, spare: Spare) -> list[str]:
         given_up: list[str] = []
         for name in names:
             group = self.groups[name]
             finished = any(m.outcome in (Outcome.OK, Outcome.MODEL_FAILURE) for m in group.members.values())
-            if name in self.flying and group.is_open and not (spare and finished):
+            spared = (spare and finished) or (spare is Spare.BEGUN and group.begun)
+            if name in self.flying and group.is_open and not spared:
                 self.flying.discard(name)
                 group.given_up = reason
                 self._return(group, redraws=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -61,9 +62,17 @@ class LedgerMachine(RuleBasedStateMachine):
         on_stale=st.sampled_from(OnStale),
         age=st.integers(0, 2),
         surplus=st.sampled_from(Surplus),
+        version=st.sampled_from([None, 4, 4, 4]),
+        prompts=st.integers(0, 12),
     )
-    def begin(self, n: int, rule_: CancelRule, over: float, on_stale: OnStale, age: int, surplus: Surplus) -> None:
+    def begin(
+        self, n: int, rule_: CancelRule, over: float, on_stale: OnStale, age: int, surplus: Surplus, version: int | None, prompts: int
+    ) -> None:
         self.spec = StepSpec(target=2, n=n, over=over, cancel=rule_, max_redraws=1, on_stale=on_stale, max_staleness=age, surplus=surplus)
+        if version is not None:
+            self.ledger.set_version(version)
+        if prompts:
+            self.push(prompts, again=False)
         self.ledger.open_step(0, self.spec)
 
     @rule(count=st.integers(1, 12), again=st.booleans())
@@ -177,18 +186,23 @@ class LedgerMachine(RuleBasedStateMachine):
         if not hasattr(self, "spec"):
             return
         self.ledger.connect()
+        self.ledger.set_version(4)
         for step in list(self.ledger.steps.values()):
             self.ledger.open_step(step.index, step.spec)
         self.ledger.end_prompts()
         for _ in range(10_000):
             supervise(self.ledger)
             self.ledger.check()
+            while self.ledger.untrained():  # each step that is reached is trained, and brings its update
+                self.ledger.set_version((self.ledger.version or 0) + 1)
             open_groups = [group for group in self.ledger.groups.values() if group.is_open]
             if not open_groups and not self.ledger.closed:
                 break
             for group in open_groups:
                 for index in range(group.spec.n):
-                    self.ledger.end_member(group.id, index, member(Outcome.OK, float(index % 2)))
+                    # some are old by their first member, and another draw of the same prompt is not
+                    label = self.label(0 if index else crc32(group.id.encode()) % 4)
+                    self.ledger.end_member(group.id, index, replace(member(Outcome.OK, float(index % 2)), first_version=label))
         assert all(step.reached for step in self.ledger.steps.values())
         assert not self.ledger.flying
         assert all(group.verdict is not None or group.is_parked for group in self.ledger.groups.values())

@@ -14,14 +14,20 @@ local s = step_figures(run, k)
 if not s.st then return {'unknown'} end
 if s.st ~= 'open' and not s.cx then return {'ended', s.how} end
 reason = s.cx or reason
-local others = false
-for _, other in ipairs(call('ZRANGEBYSCORE', steps_key(run), call('HGET', run_key(run), 'first') or '+inf', '+inf')) do
-  others = others or (other ~= k and call('HGET', step_key(run, other), 'st') == 'open')
+-- What went on for later steps, and what was launched since, is not its: a call that comes again means what the first one meant.
+local before = hash(step_key(run, k), 'cxalone', 'reached')
+local alone, until_ms = before.cxalone == '1', tonumber(before.reached or NOW)
+if s.st == 'open' then
+  alone = true
+  for _, other in ipairs(call('ZRANGEBYSCORE', steps_key(run), call('HGET', run_key(run), 'first') or '+inf', '+inf')) do
+    if other ~= k and call('HGET', step_key(run, other), 'st') == 'open' then alone = false end
+  end
+  call('HSET', step_key(run, k), 'cxalone', alone and '1' or '')
 end
 local groups = {}
 for _, grp in ipairs(call('ZRANGE', flying_key(run), 0, -1)) do
-  local g = hash_or_nothing(group_key(grp), 'step', 'st')
-  if #groups < most and g.st == 'open' and (not others or g.step == k) then groups[#groups + 1] = grp end
+  local g = hash_or_nothing(group_key(grp), 'step', 'st', 't')
+  if #groups < most and g.st == 'open' and (g.step == k or (alone and tonumber(g.t) <= until_ms)) then groups[#groups + 1] = grp end
 end
 local given_up = give_up_groups(run, groups, reason, '0', true)
 for _, grp in ipairs(given_up) do call('HSET', group_key(grp), 'cutby', k) end

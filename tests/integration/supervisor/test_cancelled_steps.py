@@ -10,7 +10,7 @@ from pipeline.errors import InvalidRequest, StaleIncarnation
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
-from pipeline.supervisor.step_spec import StepSpec
+from pipeline.supervisor.step_spec import CancelRule, StepSpec
 from pipeline.testing import ManualWorker
 from tests.integration.supervisor.fleet import RUN, Fleet, mixed
 
@@ -79,6 +79,30 @@ async def test_groups_of_other_open_steps_go_on(fleet: Fleet) -> None:
     assert [step.index for step in (await fleet.view()).steps] == [1]
     returned = [group.split(".")[1] for group in sorted(first)]
     assert (await fleet.members(fleet.scripts.keys.reserve(RUN)))[: len(returned)] == returned, "whole, before all that were never drawn"
+
+
+async def test_again_after_others_were_reached_gives_up_nothing_of_theirs(fleet: Fleet, keys: Keys) -> None:
+    """A step is cancelled while another is open, whose groups go on. That one is reached; then the first cancel comes again (its reply was
+    lost, somebody asks twice): no step is open, so all that was in flight for the next one was given up."""
+    await fleet.push_many(20)
+    await fleet.open(0, A_SPEC)
+    await fleet.supervise()
+    await fleet.open(1, StepSpec(target=1, n=4, over=4.0, cancel=CancelRule.CARRY))
+    await fleet.supervise()
+    await fleet.steps.cancel_step(RUN, fleet.incarnation, 0, "user")
+    await fleet.supervise()
+    await fleet.work()
+    first, *_ = [group for group in fleet.groups() if group in await fleet.members(keys.flying(RUN))]
+    await fleet.end(first, mixed)
+    await fleet.supervise()
+    flying = await fleet.members(keys.flying(RUN))
+    assert len(await fleet.records("step")) == 2
+    assert flying
+
+    counts = await fleet.steps.cancel_step(RUN, fleet.incarnation, 0, "user")
+
+    assert counts["groups"] == 0
+    assert await fleet.members(keys.flying(RUN)) == flying
 
 
 async def test_again_and_in_vain(fleet: Fleet) -> None:

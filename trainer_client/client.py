@@ -332,6 +332,9 @@ class Run:
     async def submit(self, request: JobRequest | Sequence[JobRequest], *, wait_s: float = 0.0) -> Job | list[Job]:
         """Puts one job, or many in few calls, into the queue of the run. The same request again is the same job.
 
+        An id whose result was acked, by an earlier process too, is used up: `results` passes over it, `Job.result` raises, and a warning
+        says so.
+
         Args:
             request: what to do.
             wait_s: how long to wait while the queue is full.

@@ -12,12 +12,15 @@ from pipeline.keys import Keys
 from pipeline.messages import CancelReason, JobTemplate
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.requests import JobRequest, encode_prompt, template_id
-from pipeline.scripts.calls import MAX_BATCH, Scripts, Unit
+from pipeline.scripts.calls import MAX_BATCH, Accepted, Scripts, Unit
 from pipeline.settings import QueueSettings
 from trainer_client.contact import Contact
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
+from trainer_client.logs import Log
 from trainer_client.results import Result
+
+log = Log(__name__)
 
 MAX_CALL_BYTES = 8 * 1024 * 1024
 """Most bytes of prompts in one call (a longer one goes alone)."""
@@ -130,8 +133,8 @@ class Jobs:
         """Sends jobs of one template; returns how many were new."""
         first = batch[0]
         async with self._life.watched(needs_open_run=True):
-            fresh = await self._contact.reach(
-                lambda: self._scripts.accept(
+            accepted = await self._contact.reach(
+                lambda: self._scripts.accept_each(
                     self._run,
                     self._incarnation,
                     first.template,
@@ -143,11 +146,20 @@ class Jobs:
                 ),
                 stop=self._life.stop,
             )
-        for submission in batch:
+        acked = []
+        for submission, state in zip(batch, accepted, strict=True):
             job = submission.unit.id
+            if state is Accepted.ACKED and not self._inbox.was_acked(job):
+                # by an earlier process of this trainer: no result will come
+                self._inbox.drop("job", job)
+                acked.append(job)
             if job not in self._inbox.jobs and not self._inbox.was_acked(job):
                 self.unsettled[job] = submission
-        return sum(fresh)
+            elif state is Accepted.ACKED:
+                self.unsettled.pop(job, None)
+        if acked:
+            log.warning("jobs_were_acked_before", run=self._run, jobs=len(acked), first=acked[0], meaning="their results are gone")
+        return sum(state is Accepted.NEW for state in accepted)
 
     async def resubmit(self) -> int:
         """Sends again what has no result yet; returns how many Redis did not have."""

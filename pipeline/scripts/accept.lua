@@ -5,7 +5,7 @@
 -- ARGV: run, inc, template id, template body, task, class, priority, wall_ms, max_failed, max_lost, reserved bytes a job, most waiting, window, recovery,
 --       serial of the validation they are part of ('' = none),
 --       then per unit: id, members (0 = single job), prompt id, draw, policy version, prompt body
--- Returns per unit 'ok' or 'dup'; or {'stale', inc}, {'closed', state}, {'full', why, retry_after_ms} for all.
+-- Returns per unit 'ok', 'dup' (it is there) or 'acked' (its trainer had its result and let go of it: it does not run again); or {'stale', inc}, {'closed', state}, {'full', why, retry_after_ms} for all.
 local run = ARGV[1]
 local refusal = run_refusal(run, ARGV[2])
 if refusal then return refusal end
@@ -13,13 +13,14 @@ local r = hash(run_key(run), 'ttl_ms')
 local c = {run = run, inc = ARGV[2], tpl = ARGV[3], task = ARGV[5], cls = ARGV[6], pri = tonumber(ARGV[7]), wall_ms = tonumber(ARGV[8]),
   mf = ARGV[9], ml = ARGV[10], res = tonumber(ARGV[11]), ttl_ms = tonumber(r.ttl_ms), recovery = ARGV[14],
   val = ARGV[15] ~= '' and ARGV[15] or nil}
-local function is_known(unit, members)
-  return call('EXISTS', members == 0 and job_key(unit) or group_key(unit)) == 1 or was_done(run, unit)
+local function known_as(unit, members)
+  if call('EXISTS', members == 0 and job_key(unit) or group_key(unit)) == 1 then return 'dup' end
+  return was_done(run, unit) and 'acked' or nil
 end
 local jobs, bytes = 0, 0
 for i = 16, #ARGV, 6 do
   local members = tonumber(ARGV[i + 1])
-  if not is_known(ARGV[i], members) then
+  if not known_as(ARGV[i], members) then
     jobs = jobs + math.max(1, members)
     bytes = bytes + #ARGV[i + 5]
   end
@@ -34,12 +35,11 @@ call('SET', template_key(run, c.tpl), ARGV[4], 'PX', c.wall_ms + c.ttl_ms)
 local out = {}
 for i = 16, #ARGV, 6 do
   local unit, members = ARGV[i], tonumber(ARGV[i + 1])
-  if is_known(unit, members) then
-    out[#out + 1] = 'dup'
-  else
+  local known = known_as(unit, members)
+  if not known then
     accept_unit(c, unit, members, ARGV[i + 5], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
-    out[#out + 1] = 'ok'
   end
+  out[#out + 1] = known or 'ok'
 end
 admit(c.cls, tonumber(ARGV[13]))
 return out

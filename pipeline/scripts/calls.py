@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal, cast
 
 import orjson
@@ -38,6 +39,17 @@ class Unit:
     version: str
     body: bytes
     """Encoded `Prompt`."""
+
+
+class Accepted(StrEnum):
+    """What became of a unit that was sent."""
+
+    NEW = "ok"
+    """It is in the queue."""
+    KNOWN = "dup"
+    """It was sent before, and is there."""
+    ACKED = "acked"
+    """It was sent before, and its trainer let go of its result: it does not run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +187,34 @@ class Scripts:
         window: int,
         validation: int | None = None,
     ) -> list[bool]:
-        """Puts units into the queue of their run: True for each that is new, False for one that was there.
+        """`accept_each`, and True for each that is new."""
+        found = await self.accept_each(
+            run,
+            incarnation,
+            template,
+            template_id,
+            template_body,
+            units,
+            max_waiting=max_waiting,
+            window=window,
+            validation=validation,
+        )
+        return [accepted is Accepted.NEW for accepted in found]
+
+    async def accept_each(
+        self,
+        run: str,
+        incarnation: int,
+        template: JobTemplate,
+        template_id: str,
+        template_body: bytes,
+        units: Sequence[Unit],
+        *,
+        max_waiting: int,
+        window: int,
+        validation: int | None = None,
+    ) -> list[Accepted]:
+        """Puts units into the queue of their run, and says of each whether it is new.
 
         Args:
             validation: serial of the validation they are part of: they wait in its lane, and nobody judges their groups.
@@ -193,7 +232,7 @@ class Scripts:
         except OutOfMemory as error:
             raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
         _refused(reply, run, incarnation)
-        return [word == b"ok" for word in reply]
+        return [Accepted(_text(word)) for word in reply]
 
     async def admit(self, capabilities: Iterable[str], window: int) -> int:
         """Moves waiting jobs to INIT while that is short; returns how many."""

@@ -98,6 +98,21 @@ async def test_an_acked_result_leaves_nothing_but_a_tombstone(settings: QueueSet
     assert await ask(client, "XLEN", keys.results(RUN)) == 0
 
 
+async def test_an_id_that_an_earlier_process_acked_is_used_up_and_said_so_at_once(settings: QueueSettings, pump: Pump) -> None:
+    """Only that process knew. The next one waited for a result that could not come, until its time ran out."""
+    async with connect(settings, run=RUN) as run:
+        await (await (await run.submit(a_request(id="old"))).result(timeout_s=10)).ack()
+
+    async with connect(settings, run=RUN) as again:
+        old, new = await again.submit([a_request(id="old"), a_request(id="new")])
+        results = [result.job async for result in again.results([old, new], timeout_s=10)]
+
+        assert results == ["solo.new"]
+        with pytest.raises(InvalidRequest, match=r"solo\.old was acked"):
+            await old.result(timeout_s=10)
+        assert await again.resubmit_unsettled() == 0
+
+
 async def test_results_that_nobody_acked_come_to_the_next_client(settings: QueueSettings, pump: Pump) -> None:
     async with connect(settings, run=RUN) as run:
         kept, acked = await run.submit([a_request(id="kept"), a_request(id="acked")])

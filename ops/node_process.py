@@ -70,13 +70,13 @@ async def _below_fleet(queue: QueueSettings, worker: WorkerSettings, shutdown: S
     finally:
         await client.aclose()
     scratch = worker.scratch_dir or Folders.from_environment().scratch
-    make_private_folder(scratch)
+    make_private_folder(scratch, "ROLLSTREAM_SCRATCH_DIR")
     return worker.model_copy(update={"scratch_dir": scratch / fleet})
 
 
 def _sandboxes(worker: WorkerSettings) -> ProcessSandboxes:
     folders = Folders.from_environment()
     assert worker.scratch_dir is not None  # `_below_fleet` has set it
-    make_private_folder(worker.scratch_dir)
+    make_private_folder(worker.scratch_dir, "ROLLSTREAM_SCRATCH_DIR")
     make_private_folder(folders.run)
     return ProcessSandboxes(scratch_dir=worker.scratch_dir / SANDBOXES, run_dir=folders.run, node=worker.node)

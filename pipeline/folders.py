@@ -5,7 +5,7 @@
 | run | `ROLLSTREAM_RUN_DIR` | `$XDG_RUNTIME_DIR/rollstream`, else `/tmp/rollstream-<uid>` | sockets | ours, 0700, short, on this machine |
 | data | `ROLLSTREAM_DATA_DIR` | `$XDG_DATA_HOME/rollstream` | the embedded server's append-only file | never on a network file system |
 | scratch | `ROLLSTREAM_SCRATCH_DIR` | `rollstream-scratch-<uid>` in `$SLURM_TMPDIR`, `$TMPDIR` or `/tmp` | sandboxes | on this machine |
-| state | `ROLLSTREAM_STATE_DIR` | `$XDG_STATE_HOME/rollstream` | logs, history, addresses, password files | may be shared |
+| state | `ROLLSTREAM_STATE_DIR` | `$XDG_STATE_HOME/rollstream` | logs, history, addresses, password files | may be shared; the demo wants it ours |
 
 Sockets need short paths because the kernel's address struct is short: 107 bytes on Linux, 103 on macOS. A private folder is refused rather
 than repaired when somebody else owns it: under `/tmp` that is what an attacker would have prepared.
@@ -108,35 +108,60 @@ def _local_tmp(env: Mapping[str, str]) -> Path:
 
 
 def make_folder(path: Path) -> Path:
-    """Makes the folder with its parents, readable by its owner only when it is new, and answers it.
+    """Makes the folder with its parents, readable by its owner only where it is new, and answers it.
 
     Raises:
         FolderError: it cannot be made, or something else stands there.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # a parent may be one of our folders too, and must be fit for that: `mkdir(parents=True)` would leave it to the umask
+        for missing in reversed([parent for parent in path.parents if not parent.exists()]):
+            missing.mkdir(mode=0o700, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise FolderError(path, f"cannot be made: {error.strerror or error}") from error
     return path
 
 
-def make_private_folder(path: Path) -> Path:
+def make_private_folder(path: Path, setting: str = "ROLLSTREAM_RUN_DIR") -> Path:
     """Makes a folder that only its owner can enter, and answers it; one that exists must be so already.
+
+    Args:
+        setting: what moves it elsewhere, for the message.
 
     Raises:
         FolderError: it is a link, belongs to somebody else, or others may enter.
     """
+    mode = _make_our_folder(path, setting)
+    if mode & 0o077:
+        raise FolderError(path, f"has mode {mode:04o}, others may enter: chmod 700 it, or set {setting} to another folder")
+    return path
+
+
+def make_own_folder(path: Path, setting: str) -> Path:
+    """Makes a folder that only its owner changes, and answers it; others may look into one that exists.
+
+    Args:
+        setting: what moves it elsewhere, for the message.
+
+    Raises:
+        FolderError: it is a link, belongs to somebody else, or others may write there.
+    """
+    mode = _make_our_folder(path, setting)
+    if mode & 0o022:
+        raise FolderError(path, f"has mode {mode:04o}, others may write there: chmod go-w it, or set {setting} to another folder")
+    return path
+
+
+def _make_our_folder(path: Path, setting: str) -> int:
+    """Answers its mode."""
     make_folder(path)
     facts = path.lstat()
     if not stat.S_ISDIR(facts.st_mode):
-        raise FolderError(path, "must be a folder, not a link or a file: remove it, or set ROLLSTREAM_RUN_DIR")
+        raise FolderError(path, f"must be a folder, not a link or a file: remove it, or set {setting}")
     if facts.st_uid != os.getuid():
-        raise FolderError(path, f"belongs to user {facts.st_uid}, not to user {os.getuid()}: set ROLLSTREAM_RUN_DIR to a folder of yours")
-    mode = stat.S_IMODE(facts.st_mode)
-    if mode & 0o077:
-        raise FolderError(path, f"has mode {mode:04o}, others may enter: chmod 700 it, or set ROLLSTREAM_RUN_DIR to another folder")
-    return path
+        raise FolderError(path, f"belongs to user {facts.st_uid}, not to user {os.getuid()}: set {setting} to a folder of yours")
+    return stat.S_IMODE(facts.st_mode)
 
 
 def socket_path(folder: Path, name: str) -> Path:

@@ -74,7 +74,7 @@ async def serve(
         sandboxes: the node's sandboxes; entered and closed by the caller.
     """
     scratch = worker.scratch_dir or Folders.from_environment().scratch
-    make_private_folder(scratch)
+    make_private_folder(scratch, "ROLLSTREAM_SCRATCH_DIR")
     member = Member(
         stage=worker.stage,
         node=worker.node,

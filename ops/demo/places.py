@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from pipeline.folders import Folders, make_private_folder
+from pipeline.folders import Folders, make_own_folder, make_private_folder
 from workers.sandbox.process.identity import ProcessIdentity, identify, is_running, machine_boot
 
 PREFIX = "demo-"
@@ -61,8 +61,9 @@ def new_run() -> str:
 def places_of(run: str) -> Places:
     """Where the demo of a run keeps its things."""
     folders = Folders.from_environment()
-    for folder in (folders.state, folders.scratch, folders.run):
-        make_private_folder(folder)
+    make_own_folder(folders.state, "ROLLSTREAM_STATE_DIR")
+    make_private_folder(folders.scratch, "ROLLSTREAM_SCRATCH_DIR")
+    make_private_folder(folders.run)
     return Places(
         run=run,
         state_file=folders.state / f"{run}.json",

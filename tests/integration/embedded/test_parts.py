@@ -18,7 +18,15 @@ from pipeline.embedded.server_config import render
 from pipeline.embedded.supervision import restart_pause_s
 from pipeline.errors import InvalidRequest
 from pipeline.file_systems import file_system_of
-from pipeline.folders import MAX_SOCKET_PATH_BYTES, FolderError, Folders, make_private_folder, probe_folder, socket_path
+from pipeline.folders import (
+    MAX_SOCKET_PATH_BYTES,
+    FolderError,
+    Folders,
+    make_own_folder,
+    make_private_folder,
+    probe_folder,
+    socket_path,
+)
 
 PHYSICAL_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -171,7 +179,21 @@ def test_a_private_folder_is_made_with_its_parents_and_only_for_us(tmp_path: Pat
     folder = make_private_folder(tmp_path / "a" / "b")
 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
     assert make_private_folder(folder) == folder
+
+
+def test_a_folder_that_does_not_fit_names_the_setting_that_moves_it(tmp_path: Path) -> None:
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "seen").chmod(0o755)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o775)
+
+    assert make_own_folder(tmp_path / "seen", "ROLLSTREAM_STATE_DIR") == tmp_path / "seen"
+    with pytest.raises(FolderError, match="has mode 0775, others may write there: .* set ROLLSTREAM_STATE_DIR"):
+        make_own_folder(tmp_path / "open", "ROLLSTREAM_STATE_DIR")
+    with pytest.raises(FolderError, match="has mode 0755, others may enter: .* set ROLLSTREAM_SCRATCH_DIR"):
+        make_private_folder(tmp_path / "seen", "ROLLSTREAM_SCRATCH_DIR")
 
 
 def test_a_socket_path_may_have_the_kernels_length_and_no_more() -> None:

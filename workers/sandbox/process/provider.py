@@ -60,8 +60,8 @@ class ProcessSandboxes:
         socket_path(self.run_dir, LONGEST_SOCKET)  # too long is said now, not when the first kernel starts
 
     async def __aenter__(self) -> Self:
-        for folder in (self.scratch_dir, self.run_dir):
-            await asyncio.to_thread(make_private_folder, folder)
+        await asyncio.to_thread(make_private_folder, self.scratch_dir, "ROLLSTREAM_SCRATCH_DIR")
+        await asyncio.to_thread(make_private_folder, self.run_dir)
         self._context = kernel_context()
         log.warning(
             "process_sandbox_has_no_walls",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -289,8 +290,12 @@ class Outside:
         if record.reward is not None:
             return record.reward, record.components
         async with self._life.watched():
-            found = await self._contact.reach(lambda: ask(self._client, "HGET", self._keys.job(record.job), "aw.rew"), stop=self._life.stop)
-        return (float(found) if found else None), record.components
+            score, parts = await self._contact.reach(
+                lambda: ask(self._client, "HMGET", self._keys.job(record.job), "aw.rew", "aw.comps"), stop=self._life.stop
+            )
+        if not score:
+            return None, record.components
+        return float(score), {name: float(value) for name, value in json.loads(parts or b"{}").items() if value is not None}
 
 
 def rewards_of(group: HeldGroup, said: object) -> dict[int, Reward]:

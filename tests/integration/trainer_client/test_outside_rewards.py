@@ -245,6 +245,35 @@ async def test_a_hook_gives_the_score_where_the_task_gave_none(settings: QueueSe
     assert [group.rewards for group in step.groups] == [(0.0, 0.25, 0.5, 0.75)] * 2
 
 
+async def test_a_hook_sees_what_was_reported_of_a_member(settings: QueueSettings, scripts: Scripts, supervisor: Supervisor) -> None:
+    """A judge reports a score and its parts while other members are at work. The hook was told the score, and that it has no parts."""
+    seen: list[HeldGroup] = []
+
+    def hook(group: HeldGroup) -> Mapping[int, Mapping[str, float]]:
+        seen.append(group)
+        return {member.number: {"rank": float(member.number)} for member in group.members}
+
+    async def judge(run: Run) -> None:
+        async for awaiting in run.awaiting():
+            number = int(awaiting.job.rpartition(".")[2])
+            await awaiting.report(number / 4, {"style": number / 8})
+            pump.held_back.discard(f"{awaiting.job.rpartition('.')[0]}.{number + 1}")
+
+    pump = AwaitingPump(scripts, hold_s=30.0, held_back={f"{RUN}.e0-{row}.0.{number}" for row in range(20) for number in range(1, 4)})
+    async with pumping(pump), connect(settings, run=RUN) as run:
+        run.group_hook(hook)
+        run.feed(rows(20))
+        judging = asyncio.create_task(judge(run), name="judge")
+        step = await anext(run.steps(StepRequest(task="math", groups=1, n=4, ahead=0, reward=RewardSource.OUTSIDE), timeout_s=20))
+        judging.cancel()
+
+    (held,) = [group for group in seen if group.id == step.groups[0].id]
+    # the last one is held by its end, before anybody can report it
+    assert [(member.reward, dict(member.components)) for member in held.members[:3]] == [
+        (number / 4, {"score": number / 4, "style": number / 8}) for number in range(3)
+    ]
+
+
 @pytest.mark.parametrize(
     ("said", "complaint"),
     [

@@ -32,7 +32,7 @@ def render_story(console: Console, story: JobStory, *, longest: int) -> None:
         f"{stage.upper()} {int(h[f'ms.{stage}']) / 1000:.2f} s" for stage in ("init", "run", "eval") if h.get(f"ms.{stage}")
     )
     if stages:
-        console.print(f"  active: {stages}")
+        console.print(f"  took: {stages}")
     for line in story.unreadable:
         console.print(f"[red]unreadable {escape(line)}[/red]")
     if story.trajectory is not None:

@@ -5,7 +5,7 @@
 | run | `ROLLSTREAM_RUN_DIR` | `$XDG_RUNTIME_DIR/rollstream`, else `/tmp/rollstream-<uid>` | sockets | ours, 0700, short, on this machine |
 | data | `ROLLSTREAM_DATA_DIR` | `$XDG_DATA_HOME/rollstream` | the embedded server's append-only file | never on a network file system |
 | scratch | `ROLLSTREAM_SCRATCH_DIR` | `rollstream-scratch-<uid>` in `$SLURM_TMPDIR`, `$TMPDIR` or `/tmp` | sandboxes | on this machine |
-| state | `ROLLSTREAM_STATE_DIR` | `$XDG_STATE_HOME/rollstream` | logs, history, addresses, password files | may be shared; the demo wants it ours |
+| state | `ROLLSTREAM_STATE_DIR` | `$XDG_STATE_HOME/rollstream` | logs, history, addresses, password files | may be shared |
 
 Sockets need short paths because the kernel's address struct is short: 107 bytes on Linux, 103 on macOS. A private folder is refused rather
 than repaired when somebody else owns it: under `/tmp` that is what an attacker would have prepared.

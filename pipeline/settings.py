@@ -9,12 +9,14 @@ import os
 import tomllib
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from pipeline.errors import InvalidRequest
 
 ENVIRONMENT_PREFIX = "ROLLSTREAM_"
+ADDRESSES = ("redis://", "rediss://", "unix://")
 DAY_S = 86_400.0
 MAX_UNREAD = 200_000
 
@@ -45,6 +47,19 @@ class QueueSettings(BaseModel):
     """Records in the results of one run that its trainer has not acked, beyond which groups are launched for its oldest open step only."""
     run_ttl_s: float = Field(default=7 * 86_400.0, ge=0.1, le=366 * 86_400)
     """A run whose trainer gave no sign for this long is closed. Its keys live as long again, and at least a day."""
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_address(cls, url: str) -> str:
+        """What came is not repeated: there may be a password in it."""
+        wanted = "expected redis://host:port/0, rediss://host:port/0 or unix:///path, or nothing for the embedded server"
+        if url and not url.startswith(ADDRESSES):
+            raise ValueError(wanted)
+        try:
+            _ = urlsplit(url).port
+        except ValueError:
+            raise ValueError(f"{wanted}; the port is no number") from None
+        return url
 
     @property
     def run_keys_ttl_s(self) -> float:
@@ -79,7 +94,7 @@ class QueueSettings(BaseModel):
             return cls.model_validate(found)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            raise InvalidRequest(first["msg"], field="queue." + ".".join(map(str, first["loc"]))) from error
+            raise InvalidRequest(first["msg"].removeprefix("Value error, "), field="queue." + ".".join(map(str, first["loc"]))) from error
 
 
 def read_table(file: Path | None, table: str) -> dict[str, object]:

@@ -180,7 +180,7 @@ class WaitReasons:
             reasons.append(f"Closed groups have not been accounted for {_seconds_since(oldest, now):.0f} s: is a supervisor running?")
         elif step is None and has_steps and "first" not in run:
             reasons.append("No step is open: its trainer has the last one that it asked for")
-        elif has_steps and reserve and not flying:
+        elif has_steps and reserve and not flying and run.get("st") == "open" and not run.get("cx") and run.get("paused") != "1":
             reasons.append(f"{reserve} prompts are in the reserve and no group is in flight: is a supervisor running?")
         return reasons
 

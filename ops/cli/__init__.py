@@ -14,6 +14,13 @@ __all__ = ["main"]
 
 def main() -> None:
     """Entry point of the console script."""
+    try:
+        _main()
+    except KeyboardInterrupt:  # while packages are imported, before any command could take it
+        raise SystemExit(130) from None
+
+
+def _main() -> None:
     with naming_extras():
         from ops.cli.app import app
         from pipeline.errors import BrokerMisused, BrokerUnreachable, RollstreamError

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from ops.cli import bench, job, llm, queue, redis, run, supervisor, top, worker
 
 app = typer.Typer(
     name="rollstream",
-    help="Rollouts as a service for RL training of multi-turn LLM agents, on Redis Streams.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"rollstream {version('rollstream')}")
+        raise typer.Exit
+
+
+@app.callback()
+def rollstream(
+    version: Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
+    """Rollouts as a service for RL training of multi-turn LLM agents, on Redis Streams."""
+
+
 app.add_typer(worker.app, name="worker", help="Processes that serve a stage.")
 app.add_typer(supervisor.app, name="supervisor", help="The DAPO supervisor.")
 app.add_typer(llm.app, name="llm", help="Inference servers.")
-app.add_typer(run.app, name="run", help="Training runs: list, look, cancel.")
+app.add_typer(run.app, name="run", help="Training runs: list, look, change, cancel.")
 app.add_typer(job.app, name="job", help="Single jobs: look, cancel.")
 app.add_typer(queue.app, name="queue", help="Streams and what waits in them.")
 app.add_typer(redis.app, name="redis", help="The Redis behind it: a server for several machines, a prompt.")

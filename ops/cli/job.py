@@ -31,11 +31,10 @@ def show(
 
         typer.echo(orjson.dumps(story_as_map(story), option=orjson.OPT_SERIALIZE_NUMPY).decode())
     else:
-        from rich.console import Console
-
+        from ops.console import open_console
         from ops.job_view import render_story
 
-        render_story(Console(highlight=False), story, longest=10**9 if whole else 900)
+        render_story(open_console(), story, longest=10**9 if whole else 900)
 
 
 @app.command("cancel")
@@ -45,7 +44,8 @@ def cancel(
     reason: Annotated[str, typer.Option(help="redundant, stale, user, deadline or overload.")] = "user",
     as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
 ) -> None:
-    """Cancel jobs, groups or runs: waiting ones end at once, running ones within a second. Again: nothing happens."""
+    """Cancel jobs, groups or runs: waiting ones end at once, running ones within a second. Again: nothing happens. Ends with 2 when none
+    of them is known."""
     from ops.cli.connection import connected, keys_of
     from pipeline.messages import CancelReason
     from pipeline.scripts import Scripts
@@ -78,3 +78,5 @@ def cancel(
             f"{total['settled']} ended at once, {total['running']} told to stop, "
             f"{total['done']} had ended, {total['unknown']} are not known"
         )
+    if total["unknown"] and not any(total[name] for name in ("settled", "running", "done")):
+        raise typer.Exit(2)

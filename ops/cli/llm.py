@@ -24,6 +24,9 @@ def add(
     from ops.cli.connection import connected
     from pipeline.inference_pool import InferencePool, Server
 
+    for url in urls:
+        _check_address(url)
+
     async def act() -> None:
         async with connected() as (settings, client):
             pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
@@ -67,9 +70,24 @@ def drop(urls: Annotated[list[str], typer.Argument()], run: Run) -> None:
     from ops.cli.connection import connected
     from pipeline.inference_pool import InferencePool
 
-    async def act() -> None:
+    async def act() -> set[str]:
         async with connected() as (settings, client):
-            await InferencePool(client, settings.namespace, lease_s=settings.lease_s).detach(run, urls)
+            pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
+            known = {server.url for server in await pool.servers(run)}
+            await pool.detach(run, urls)
+            return known
 
-    asyncio.run(act())
-    typer.echo(f"taken from run {run}: {', '.join(urls)}")
+    known = asyncio.run(act())
+    if taken := [url for url in urls if url in known]:
+        typer.echo(f"taken from run {run}: {', '.join(taken)}")
+    if others := [url for url in urls if url not in known]:
+        typer.echo(f"run {run} has no server {', '.join(others)}; rollstream llm list --run {run} names those that it has", err=True)
+        raise typer.Exit(1)
+
+
+def _check_address(url: str) -> None:
+    """A mistyped address would only show as jobs that wait."""
+    scheme, _, rest = url.partition(":")
+    fits = scheme in ("http", "https") and rest.startswith("//") and rest.strip("/")
+    if not (fits or (scheme == "unix" and rest.startswith("/"))):
+        raise typer.BadParameter(f"expected http://host:port or unix:/path, got {url!r}", param_hint="URLS")

@@ -18,9 +18,8 @@ Json = Annotated[bool, typer.Option("--json", help="For a program.")]
 @app.command("list")
 def list_runs(as_json: Json = False) -> None:
     """All runs that Redis knows: state, trainer, step, what is in flight."""
-    from rich.console import Console
-
     from ops.cli.connection import connected
+    from ops.console import open_console
     from ops.look import RunLook, look
     from ops.run_view import runs_table
 
@@ -32,7 +31,7 @@ def list_runs(as_json: Json = False) -> None:
     if as_json:
         typer.echo(orjson.dumps([asdict(run) for run in runs]).decode())
     elif runs:
-        Console(highlight=False).print(runs_table(runs))
+        open_console().print(runs_table(runs))
     else:
         typer.echo("no run yet: a trainer makes one when it connects", err=True)
     if not runs:
@@ -47,10 +46,10 @@ def show(
     every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks.")] = 2.0,
 ) -> None:
     """One run on a page: steps, groups and tokens by what became of them, monitors, why it waits, the last steps."""
-    from rich.console import Console
     from rich.live import Live
 
     from ops.cli.connection import connected, keys_of
+    from ops.console import open_console
     from ops.run_report import report_on
     from ops.run_view import report_page
 
@@ -60,7 +59,7 @@ def show(
             if as_json:
                 typer.echo(orjson.dumps((await report_on(client, settings, keys, run)).as_map()).decode())
             elif not watch or not sys.stdout.isatty():
-                Console(highlight=False).print(report_page(await report_on(client, settings, keys, run)))
+                open_console().print(report_page(await report_on(client, settings, keys, run)))
             else:
                 with Live(report_page(await report_on(client, settings, keys, run)), screen=True, auto_refresh=False) as live:
                     while True:

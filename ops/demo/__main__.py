@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ops.child_processes import log_tail
+from ops.console import open_console
 from ops.demo.places import DemoState, Places, kept_demos, new_run, places_of, read_state
 from ops.demo.trainer import take_a_step
 from ops.demo.view import LiveView, introduce, next_commands, summarize
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logs(as_json=False, level="error")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal of the C locale has no bullets
-    console = Console(highlight=False)
+    console = open_console()
     run = new_run()
     try:
         places = places_of(run)

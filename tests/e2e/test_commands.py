@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import orjson
 import pytest
@@ -16,7 +19,20 @@ from pipeline.redis_client import command_client
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
 from pipeline.testing import PrivateServer, a_template, a_unit
-from tests.e2e.conftest import Command
+from tests.e2e.conftest import ROOT, Command
+
+STOPPED_IN_IMPORTS = """
+import os, signal, sys
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ops.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+from ops.cli import main
+main()
+"""
 
 COMMANDS = (
     (),
@@ -62,6 +78,59 @@ def test_a_redis_that_is_not_there_is_said_so(command: Command, environment: dic
 
     assert shown.returncode == 3
     assert "cannot be reached" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("address", "said"), [("localhost:6379", "expected redis://host:port/0"), ("redis://host:port", "the port is no number")]
+)
+def test_an_address_of_redis_that_is_none_is_said_so(command: Command, environment: dict[str, str], address: str, said: str) -> None:
+    environment["ROLLSTREAM_REDIS_URL"] = address
+
+    shown = command("ops.cli", "top", "--once")
+
+    assert (shown.returncode, "Traceback" in shown.stderr) == (2, False)
+    assert "queue.redis_url: " in shown.stderr
+    assert said in shown.stderr
+
+
+def test_the_version_is_that_of_the_package(command: Command) -> None:
+    assert command("ops.cli", "--version").stdout == f"rollstream {version('rollstream')}\n"
+
+
+def test_ctrl_c_while_a_command_starts_shows_no_traceback(environment: dict[str, str]) -> None:
+    """A second goes by in imports, more on a busy machine: that is when people notice that they mistyped."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED_IN_IMPORTS], cwd=ROOT, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    said, complained = process.communicate(timeout=60)
+
+    assert (process.returncode, said, complained) == (130, "", "")
+
+
+@pytest.mark.one_server
+@pytest.mark.usefixtures("with_runs")
+def test_what_is_not_there_is_said_and_ends_with_an_exit_code(command: Command) -> None:
+    peeked = command("ops.cli", "queue", "peek", "dead")
+    mistyped = command("ops.cli", "queue", "peek", "results")
+    cancelled = command("ops.cli", "job", "cancel", "first.nobody")
+    dropped = command("ops.cli", "llm", "drop", "http://127.0.0.1:1", "--run", "first")
+    given = command("ops.cli", "llm", "add", "localhost:8000", "--run", "first")
+
+    assert (peeked.returncode, peeked.stderr) == (1, "nothing in dead\n")
+    assert (mistyped.returncode, "no stream 'results'; there are: init" in mistyped.stderr) == (2, True)
+    assert (cancelled.returncode, "1 are not known" in cancelled.stdout) == (2, True)
+    assert (dropped.returncode, "run first has no server http://127.0.0.1:1" in dropped.stderr) == (1, True)
+    assert (given.returncode, "expected http://host:port or unix:/path, got 'localhost:8000'" in given.stderr) == (2, True)
+
+
+@pytest.mark.one_server
+@pytest.mark.usefixtures("with_runs")
+def test_a_line_into_a_file_is_not_cut_at_eighty_columns(command: Command, environment: dict[str, str]) -> None:
+    del environment["COLUMNS"]
+
+    shown = command("ops.cli", "run", "show", "second").stdout
+
+    assert max(len(line) for line in shown.splitlines()) > 80
 
 
 def test_a_benchmark_speaks_json(command: Command) -> None:

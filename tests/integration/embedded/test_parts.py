@@ -190,9 +190,9 @@ def test_a_folder_that_does_not_fit_names_the_setting_that_moves_it(tmp_path: Pa
     (tmp_path / "open").chmod(0o775)
 
     assert make_own_folder(tmp_path / "seen", "ROLLSTREAM_STATE_DIR") == tmp_path / "seen"
-    with pytest.raises(FolderError, match="has mode 0775, others may write there: .* set ROLLSTREAM_STATE_DIR"):
+    with pytest.raises(FolderError, match=r"has mode 0775, others may write there: .* set ROLLSTREAM_STATE_DIR"):
         make_own_folder(tmp_path / "open", "ROLLSTREAM_STATE_DIR")
-    with pytest.raises(FolderError, match="has mode 0755, others may enter: .* set ROLLSTREAM_SCRATCH_DIR"):
+    with pytest.raises(FolderError, match=r"has mode 0755, others may enter: .* set ROLLSTREAM_SCRATCH_DIR"):
         make_private_folder(tmp_path / "seen", "ROLLSTREAM_SCRATCH_DIR")
 
 

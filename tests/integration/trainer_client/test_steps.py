@@ -221,6 +221,9 @@ async def test_a_step_that_does_not_come_says_that_no_supervisor_draws(settings:
         with pytest.raises(WaitTimeout, match="3 prompts are in the reserve and no group is in flight: is a supervisor running"):
             await anext(run.steps(SPEC, timeout_s=0.05))
 
+        await ask(client, "HSET", keys.run(RUN), "paused", "1")
+        assert await run.why_waiting() == ["The run is paused: nothing is admitted"]  # and nothing that leads astray
+
 
 async def test_a_step_that_does_not_come_says_which_stage_has_no_worker(settings: QueueSettings, supervisor: Supervisor) -> None:
     async with connect(settings, run=RUN) as run:

@@ -109,7 +109,9 @@ class Validations:
         """Finds out which validations are open, before the first record is read."""
         lines = await self._contact.reach(lambda: ask(self._client, "HVALS", self._keys.validations(self._run)), stop=self._life.stop)
         words = [line.split() for line in lines]
-        self._inbox.open_validations |= {int(found[1]) for found in words if len(found) > 1 and found[0] == b"open"}
+        # one of a history that was given up is begun anew when it is asked for: nobody will ack what it left
+        ours = [found for found in words if len(found) > 2 and found[0] == b"open" and int(found[2]) >= self._base()]
+        self._inbox.open_validations |= {int(found[1]) for found in ours}
 
     async def validate(self, request: ValidationRequest, index: int | None, timeout_s: float | None) -> Validation:
         """See `Run.validate`."""

@@ -285,6 +285,23 @@ async def test_a_trainer_that_went_back_validates_anew(settings: QueueSettings, 
         assert {member.result.job for member in before.members}.isdisjoint(member.result.job for member in after.members)
 
 
+async def test_what_a_history_that_was_given_up_validated_goes(
+    settings: QueueSettings, supervisor: Supervisor, pump: Pump, client: AsyncClient, keys: Keys
+) -> None:
+    """Its validation was never acked, so it stood as open, and nobody could ack it any more: each client kept it alive."""
+    async with connect(settings, run=RUN) as run:
+        checkpoint = run.state_dict()
+        run.feed(rows(20))
+        async for step in run.steps(SPEC, count=1, timeout_s=20):
+            await step.ack()
+        await run.validate(a_validation(2, 1), index=1, timeout_s=20)
+
+    async with connect(settings, run=RUN, resume=checkpoint) as run:
+        after = await run.validate(a_validation(2, 1), index=1, timeout_s=20)
+        await after.ack()
+        await wait_until_gone(client, keys)
+
+
 async def test_what_a_trainer_that_died_in_the_ack_left_is_nobodys_and_goes(
     settings: QueueSettings, pump: Pump, client: AsyncClient, keys: Keys
 ) -> None:

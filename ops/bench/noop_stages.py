@@ -7,17 +7,13 @@ three stages.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 from pipeline.attempts import End, HandedOff, JobControl, Settled
 from pipeline.event_loop import run_process
-from pipeline.keys import Keys
 from pipeline.messages import Outcome, Settlement, Stage
-from pipeline.process import Member, Shutdown, serve_stage
-from pipeline.redis_client import command_client
 from pipeline.scripts import Scripts
-from pipeline.settings import QueueSettings
+from pipeline.testing.all_stages import serve_all_stages
 from workers.stages.bodies import Bodies
 
 BODY = b"\x00" + bytes(1023)
@@ -48,26 +44,14 @@ class NoopWork:
         return Settled(settlement, BODY, "eval")
 
 
-async def serve_all(queue: QueueSettings, *, node: str, slots: int, shutdown: Shutdown) -> None:
-    """All three stages in this process, until it is shut down."""
-    client = command_client(queue)
-    async with asyncio.TaskGroup() as tasks:
-        for stage in Stage:
-            member = Member(stage=stage, node=node, slots=slots)
-
-            def work_of(keys: Keys, scripts: Scripts, stage: Stage = stage) -> NoopWork:
-                return NoopWork(stage, Bodies(client, keys))
-
-            tasks.create_task(serve_stage(queue, member, client, shutdown, work_of), name=stage.value)
-    await client.aclose()
-
-
-async def main() -> None:
+async def main() -> int:
     """`python -m ops.bench.noop_stages NODE SLOTS`; the queue comes from the environment."""
-    shutdown = Shutdown()
-    shutdown.on_signals()
-    await serve_all(QueueSettings.load(), node=sys.argv[1], slots=int(sys.argv[2]), shutdown=shutdown)
+
+    def work_of(stage: Stage, scripts: Scripts) -> NoopWork:
+        return NoopWork(stage, Bodies(scripts.run_script.client, scripts.keys))
+
+    return await serve_all_stages(sys.argv[1], int(sys.argv[2]), work_of)
 
 
 if __name__ == "__main__":
-    run_process(main())
+    sys.exit(run_process(main()))

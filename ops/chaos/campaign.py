@@ -16,6 +16,7 @@ What must hold afterwards is what `pipeline.testing.queue_audit` checks, and tha
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import signal
 import tempfile
@@ -35,6 +36,7 @@ from pipeline.redis_client import AsyncClient, ask, command_client
 from pipeline.scripts import Scripts, Unit
 from pipeline.scripts.calls import new_nonce
 from pipeline.settings import QueueSettings
+from pipeline.testing.all_stages import EXIT_USURPED, process_of
 from pipeline.testing.lossy_proxy import LossyProxy
 from pipeline.testing.queue_audit import QueueAudit
 from pipeline.testing.servers import PrivateServer, ServerKind
@@ -69,11 +71,13 @@ SELDOM_FAILPOINTS = frozenset(
 """Passed by the one process whose janitor acts, or by few jobs: all processes are armed, one dies."""
 LEAVING_FAILPOINTS = frozenset(("drop_name", "drop_consumer"))
 """Passed by a process that was told to stop."""
-FAILPOINT_TIMEOUT_S = 30.0
-EXIT_USURPED = 3
+PATIENCE_S = 60.0
+"""How long something is waited for that takes a second on a machine with nothing else to do."""
 GROUP = 8
 POLL_S = 0.05
 FEED_EVERY_S = 0.25
+MOST_OPEN = 512
+"""Open jobs of a run above which none are added: a slow machine has the same campaign, not a longer queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +234,8 @@ class Campaign:
         steady = runs[1:] or runs
         while not over.is_set():
             for run in steady:
-                await self._accept(client, run, 1)
+                if await self._open_jobs(client, run) < MOST_OPEN:
+                    await self._accept(client, run, 1)
             try:
                 async with asyncio.timeout(FEED_EVERY_S):
                     await over.wait()
@@ -239,6 +244,13 @@ class Campaign:
         missing = self.plan.jobs // GROUP - sum(len(run.units) for run in runs)
         if missing > 0:
             await self._accept(client, runs[-1], missing)
+
+    async def _open_jobs(self, client: AsyncClient, run: _Run) -> float:
+        """Jobs of a run without a result; more than any number while Redis is away."""
+        try:
+            return len(run.units) * GROUP - int(await ask(client, "XLEN", run.keys.results(run.name)))
+        except (BrokerError, OSError):
+            return math.inf
 
     async def _accept(self, client: AsyncClient, run: _Run, groups: int) -> None:
         scripts = Scripts(client, run.keys)
@@ -298,7 +310,7 @@ class Campaign:
             if name in LEAVING_FAILPOINTS:
                 await self._has_its_name(client, runs, 0, workers[0])
                 workers[0].process.terminate()
-            deadline_s = time.monotonic() + FAILPOINT_TIMEOUT_S
+            deadline_s = time.monotonic() + PATIENCE_S
             while not once.exists() and time.monotonic() < deadline_s:
                 await asyncio.sleep(POLL_S)
                 if name == "reject" and self._chance.random() < 0.2:  # something to reject
@@ -310,7 +322,7 @@ class Campaign:
                 fired.append(name)
                 self.verdict.kills += 1
             else:
-                self.verdict.faults.append(f"failpoint {name} was not passed in {FAILPOINT_TIMEOUT_S:.0f} s")
+                self.verdict.faults.append(f"failpoint {name} was not passed in {PATIENCE_S:.0f} s")
             for slot in armed:
                 self._sigkill(workers[slot])
                 workers[slot] = self._start(children, slot)
@@ -322,9 +334,12 @@ class Campaign:
         names = [run.keys.worker(f"{stage.value}-node{slot}-0") for run in runs for stage in Stage]
 
         async def has() -> bool:
-            return all([int(await ask(client, "HGET", name, "pid") or 0) == child.process.pid for name in names])
+            if child.exit_code is not None:
+                raise RuntimeError(f"{child.name} ended with {child.exit_code}: {log_tail(child.log)}")
+            held_by = [process_of(await ask(client, "HGET", name, "boot") or b"") for name in names]
+            return set(held_by) == {child.process.pid}
 
-        await wait_until(has, f"{child.name} has its names", timeout_s=20.0)
+        await wait_until(has, f"{child.name} has its names", timeout_s=PATIENCE_S)
 
     async def _freeze(self, children: ChildProcesses, workers: dict[int, Child], client: AsyncClient, runs: list[_Run]) -> None:
         for number in range(self.plan.freezes):
@@ -333,16 +348,17 @@ class Campaign:
             await self._has_its_name(client, runs, slot, frozen)
             frozen.process.send_signal(signal.SIGSTOP)
             workers[slot] = self._start(children, slot)
-            await asyncio.sleep(3 * self.plan.lease_s)
+            await self._has_its_name(client, runs, slot, workers[slot])
             frozen.asked_to_stop = True
             frozen.process.send_signal(signal.SIGCONT)
-            deadline_s = time.monotonic() + 15.0
+            deadline_s = time.monotonic() + PATIENCE_S
             while frozen.exit_code is None and time.monotonic() < deadline_s:  # noqa: ASYNC110  # the end of a process is no event here
                 await asyncio.sleep(POLL_S)
             if frozen.exit_code == EXIT_USURPED:
                 self.verdict.usurped += 1
             else:
-                self.verdict.faults.append(f"a frozen worker whose name was taken ended with {frozen.exit_code}, expected {EXIT_USURPED}")
+                ended = f"ended with {frozen.exit_code}, expected {EXIT_USURPED}: {log_tail(frozen.log)[-1500:]}"
+                self.verdict.faults.append(f"a frozen worker whose name was taken {ended}")
             self._say("a frozen worker woke up after its successor took its name, and left")
 
     async def _cut_off(self, client: AsyncClient, runs: list[_Run], proxy: LossyProxy) -> None:

@@ -11,13 +11,11 @@ import sys
 import time
 
 from pipeline.attempts import End, GivenUp, HandedOff, JobControl, Settled
-from pipeline.keys import Keys
+from pipeline.event_loop import run_process
 from pipeline.logs import configure_logs
 from pipeline.messages import Outcome, Settlement, Stage
-from pipeline.process import Member, Shutdown, serve_stage
-from pipeline.redis_client import command_client
 from pipeline.scripts import Scripts
-from pipeline.settings import QueueSettings
+from pipeline.testing.all_stages import serve_all_stages
 from workers.stages.bodies import Bodies
 
 MEAN_WORK_S = 0.02
@@ -59,30 +57,16 @@ class ChaosWork:
         return HandedOff(BODY)
 
 
-async def main() -> None:
+async def main() -> int:
     node, slots, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     configure_logs(as_json=True, level="warning")
-    queue = QueueSettings.load()
-    shutdown = Shutdown()
-    shutdown.on_signals()
-    shutdown.on_parent_exit()
     chance = random.Random(seed)
-    client = command_client(queue)
-    kept: list[bool] = []
 
-    async def serve(stage: Stage) -> None:
-        def work_of(keys: Keys, scripts: Scripts) -> ChaosWork:
-            return ChaosWork(stage, Bodies(client, keys), chance)
+    def work_of(stage: Stage, scripts: Scripts) -> ChaosWork:
+        return ChaosWork(stage, Bodies(scripts.run_script.client, scripts.keys), chance)
 
-        kept.append(await serve_stage(queue, Member(stage=stage, node=node, slots=slots, grace_s=0.3), client, shutdown, work_of))
-        shutdown.stop.set()
-
-    async with asyncio.TaskGroup() as tasks:
-        for stage in Stage:
-            tasks.create_task(serve(stage), name=stage.value)
-    await client.aclose()
-    raise SystemExit(0 if all(kept) else 3)
+    return await serve_all_stages(node, slots, work_of, grace_s=0.3)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(run_process(main()))

@@ -19,13 +19,12 @@ from pathlib import Path
 
 from pipeline import codec
 from pipeline.attempts import End, GivenUp, HandedOff, JobControl, Settled
-from pipeline.keys import Keys
+from pipeline.event_loop import run_process
 from pipeline.logs import configure_logs
 from pipeline.messages import Outcome, Prompt, Settlement, Stage
-from pipeline.process import Member, Shutdown, serve_stage
-from pipeline.redis_client import ask, command_client
+from pipeline.redis_client import ask
 from pipeline.scripts import Scripts
-from pipeline.settings import QueueSettings
+from pipeline.testing.all_stages import serve_all_stages
 
 CLOCK_FILE = "ROLLSTREAM_TEST_CLOCK_FILE"
 """Names a file with seconds by which this process's wall clock is off."""
@@ -75,31 +74,13 @@ def put_clock_off(offset_file: Path) -> None:
     time.time = lambda: right() + float(offset_file.read_text(encoding="ascii"))
 
 
-async def main() -> None:
+async def main() -> int:
     if os.environ.get(CLOCK_FILE):
         put_clock_off(Path(os.environ[CLOCK_FILE]))
     node, slots, diary = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     configure_logs(as_json=True, level="info")
-    queue = QueueSettings.load()
-    shutdown = Shutdown()
-    shutdown.on_signals()
-    shutdown.on_parent_exit()
-    client = command_client(queue)
-    kept: list[bool] = []
-
-    async def serve(stage: Stage) -> None:
-        def work_of(keys: Keys, scripts: Scripts) -> ActingWork:
-            return ActingWork(stage, scripts, diary)
-
-        kept.append(await serve_stage(queue, Member(stage=stage, node=node, slots=slots, grace_s=2.0), client, shutdown, work_of))
-        shutdown.stop.set()
-
-    async with asyncio.TaskGroup() as tasks:
-        for stage in Stage:
-            tasks.create_task(serve(stage), name=stage.value)
-    await client.aclose()
-    raise SystemExit(0 if all(kept) else 3)
+    return await serve_all_stages(node, slots, lambda stage, scripts: ActingWork(stage, scripts, diary), grace_s=2.0)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(run_process(main()))

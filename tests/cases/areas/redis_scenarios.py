@@ -19,7 +19,7 @@ Scenario = Callable[[Case], Awaitable[list[Difference]]]
 
 SCENARIOS: dict[str, Scenario] = {}
 """Filled by `scenario`."""
-EXIT_USURPED = 3
+
 MEBIBYTE = 1024 * 1024
 
 

@@ -200,7 +200,12 @@ class Consumer:
         client = self._scripts.run_script.client
         for stream in self._reader.streams:
             while True:
-                page = await ask(client, "XPENDING", stream, self._stage.value, "-", "+", MAX_BATCH, self._consumer, parse_detail=True)
+                try:
+                    page = await ask(client, "XPENDING", stream, self._stage.value, "-", "+", MAX_BATCH, self._consumer, parse_detail=True)
+                except redis.ResponseError as error:
+                    if "NOGROUP" not in str(error):
+                        raise
+                    break  # swept since we made it: nothing of ours is left there, and the first read makes it again
                 entries: list[tuple[str, str, str, float]] = []
                 for row in page:
                     found = await ask(client, "XRANGE", stream, row["message_id"], row["message_id"])

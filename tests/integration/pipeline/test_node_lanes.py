@@ -63,6 +63,7 @@ async def test_a_job_runs_on_the_node_that_made_its_environment(crew: Crew) -> N
     assert await crew.audit.all_ended("run1", [group]) == []
 
 
+@pytest.mark.slow
 async def test_jobs_of_a_node_whose_agents_are_gone_for_good_run_on_another(crew: Crew, redis_server: PrivateServer) -> None:
     """What waits in the lane and what its dead worker held: both begin anew where somebody is, and the lane is deleted with its group."""
     held, agents = HeldWork(), Agents()
@@ -101,6 +102,7 @@ async def test_jobs_of_a_node_whose_agents_are_gone_for_good_run_on_another(crew
         await asyncio.gather(doomed.task, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_environments_of_an_earlier_epoch_are_made_again(crew: Crew) -> None:
     """The node was wiped: its RUN worker comes back with a new epoch, and what waits in the lane refers to what is no more."""
     held = HeldWork()
@@ -143,6 +145,7 @@ async def test_a_node_without_agents_does_not_make_environments_without_end(crew
     assert len(maker.made) - tried <= 8, "some tries more between its rests"
 
 
+@pytest.mark.slow
 async def test_a_worker_that_cannot_serve_its_jobs_rests_and_leaves_them_to_others(crew: Crew) -> None:
     """A message of a higher version, say: handed back uncounted, it came again at once, a hundred times a second. It rests, a little
     longer each time, and is there again when it is fit."""
@@ -165,6 +168,7 @@ async def test_a_worker_that_cannot_serve_its_jobs_rests_and_leaves_them_to_othe
     assert not member.task.done()
 
 
+@pytest.mark.slow
 async def test_a_rest_does_not_keep_a_worker_from_leaving(crew: Crew, quick: QueueSettings) -> None:
     tried: list[str] = []
 
@@ -178,3 +182,24 @@ async def test_a_rest_does_not_keep_a_worker_from_leaving(crew: Crew, quick: Que
 
     assert await member.stop(within_s=1.5) is True
     assert await crew.pending() == []
+
+
+async def test_a_worker_whose_lane_is_swept_while_it_enters_makes_it_again(crew: Crew, redis_server: PrivateServer) -> None:
+    """A worker was frozen after it had made its lane's group, and its lane was swept. When it woke up and looked for what an earlier boot
+    had left in the lane, it died of NOGROUP."""
+    agents = Agents()
+    lane = crew.keys.stage_stream(Stage.RUN, node="a")
+    with LossyProxy(redis_server.socket) as proxy:
+        trap = proxy.hold_reply(containing=crew.keys.cancel.encode())  # it takes its place there between the two
+        member = crew.start(Stage.RUN, agents, node="a", url=proxy.url)
+        await trap.sprung()
+        assert await ask(crew.client, "DEL", lane) == 1
+        trap.release()
+
+        crew.start(Stage.INIT, LocalEnvironments("a"), node="a")
+        crew.start(Stage.EVAL, passes)
+        (job,) = await crew.add(1)
+
+        assert [record["out"] for record in await crew.results(1)] == ["ok"]
+        assert agents.ran == [(job, "a")]
+        assert await member.stop()

@@ -25,9 +25,9 @@ from pipeline.testing.servers import Persistence, PrivateServer, ServerKind, fou
 
 REQUIRE_VARIABLE = "ROLLSTREAM_REQUIRE_SERVERS"
 
-hypothesis_settings.register_profile(
-    "rollstream", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+FULL = hypothesis_settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+hypothesis_settings.register_profile("rollstream", FULL)
+hypothesis_settings.register_profile("quick", FULL, max_examples=20)
 hypothesis_settings.load_profile("rollstream")
 
 

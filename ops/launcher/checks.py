@@ -50,8 +50,8 @@ STEPS = (
     Step(
         name="quick",
         module="pytest",
-        arguments=("-m", "not slow", "-n", str(QUICK_PROCESSES), "--dist", "worksteal"),
-        test_folders=("unit", "integration"),
+        arguments=("-m", "not slow", "--hypothesis-profile", "quick", "-n", str(QUICK_PROCESSES), "--dist", "worksteal"),
+        test_folders=("unit", "integration", "contract", "cases"),
         is_quick=True,
     ),
     Step(name="faults", module="pytest", test_folders=("faults",)),
@@ -103,8 +103,11 @@ def run(environment: Environment, steps: Sequence[Step], legs: Sequence[ServerLe
 
 
 def _environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Ours for a check: without settings of a person's own Rollstream, and without paths to other people's modules."""
-    dropped = {"PYTHONPATH", "PYTHONHOME"}
+    """Ours for a check: without settings of a person's own Rollstream, and without paths to other people's modules.
+
+    Compiled files are kept: tests start hundreds of processes, each of which would compile all that it imports.
+    """
+    dropped = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"}
     is_kept = {name: not name.startswith("ROLLSTREAM_") or name.startswith(_OURS_TO_PASS_ON) for name in environ}
     return {name: value for name, value in environ.items() if is_kept[name] and name not in dropped}
 

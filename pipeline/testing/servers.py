@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -62,6 +63,7 @@ def found_servers(environ: Mapping[str, str] | None = None) -> tuple[ServerKind,
     return tuple(kinds)
 
 
+@cache
 def _name_of(binary: Path) -> str:
     said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True, timeout=10).stdout
     version = re.search(r"v=(\d+)", said)

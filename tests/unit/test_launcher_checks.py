@@ -106,13 +106,15 @@ def test_the_tests_are_told_the_servers_and_nothing_of_a_person_s_own_redis(
 ) -> None:
     monkeypatch.setenv("ROLLSTREAM_REDIS_URL", "redis://production")
     monkeypatch.setenv("ROLLSTREAM_VLLM_PYTHON", "/vllm/python")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     add_test(
         environment,
         "unit",
         "import os\n\ndef test_environment():\n"
         "    ours = {name: value for name, value in os.environ.items() if name.startswith('ROLLSTREAM_')}\n"
         "    assert ours == {'ROLLSTREAM_TEST_SERVERS': 'valkey=/servers/valkey', 'ROLLSTREAM_REQUIRE_SERVERS': 'valkey,redis7',\n"
-        "                    'ROLLSTREAM_VLLM_PYTHON': '/vllm/python'}\n",
+        "                    'ROLLSTREAM_VLLM_PYTHON': '/vllm/python'}\n"
+        "    assert 'PYTHONDONTWRITEBYTECODE' not in os.environ\n",
     )
 
     checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], quick=False, strict=True)

@@ -153,6 +153,7 @@ async def test_whoever_deletes_the_home_folder_can_go_on(sandbox: Sandbox) -> No
     assert (await sandbox.kernel().run("1 + 1", timeout_s=20)).result == "2"
 
 
+@pytest.mark.slow
 async def test_a_process_beyond_its_limits_ends_and_the_sandbox_goes_on(provider: SandboxProvider) -> None:
     limits = Limits(cpu_s=1, memory_bytes=512 * 1024**2, file_bytes=1024**2)
     async with await provider.start(replace(SPEC, limits=limits), an_owner()) as sandbox:

@@ -72,6 +72,7 @@ async def test_a_cell_without_time_ends_at_once(kernel: Kernel) -> None:
     assert (await run(kernel, "x")).result == "5"
 
 
+@pytest.mark.slow
 async def test_a_waiting_coroutine_can_be_interrupted(kernel: Kernel) -> None:
     await run(kernel, "import asyncio; x = 5")
 
@@ -81,6 +82,7 @@ async def test_a_waiting_coroutine_can_be_interrupted(kernel: Kernel) -> None:
     assert (await run(kernel, "x")).result == "5"
 
 
+@pytest.mark.slow
 async def test_a_cell_that_ignores_the_interrupt_loses_its_kernel(kernel: Kernel) -> None:
     await run(kernel, "x = 5")
     stubborn = "import time\nwhile True:\n    try:\n        time.sleep(0.1)\n    except BaseException:\n        pass"
@@ -92,6 +94,7 @@ async def test_a_cell_that_ignores_the_interrupt_loses_its_kernel(kernel: Kernel
     assert (after.status, after.result, after.fresh_kernel) == ("ok", "False", True)
 
 
+@pytest.mark.slow
 async def test_the_interrupt_of_one_cell_never_hits_the_next(kernel: Kernel) -> None:
     """A cell that ends at its limit: the interrupt is on its way when the answer comes, and the next cell must not get it."""
     await run(kernel, "import time")
@@ -112,6 +115,7 @@ DEATHS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", DEATHS)
 async def test_a_kernel_that_died_says_how_and_the_next_cell_runs_in_a_new_one(kernel: Kernel, case: str) -> None:
     code, how = DEATHS[case]
@@ -126,6 +130,7 @@ async def test_a_kernel_that_died_says_how_and_the_next_cell_runs_in_a_new_one(k
     assert (after.status, after.result, after.fresh_kernel) == ("ok", "False", True)
 
 
+@pytest.mark.slow
 async def test_quit_ends_the_kernel_and_the_next_cell_is_served(kernel: Kernel) -> None:
     ended = await run(kernel, "quit()")
     after = await run(kernel, "3 + 4")
@@ -134,6 +139,7 @@ async def test_quit_ends_the_kernel_and_the_next_cell_is_served(kernel: Kernel) 
     assert (after.status, after.result, after.fresh_kernel) == ("ok", "7", True)
 
 
+@pytest.mark.slow
 async def test_a_kernel_that_cannot_answer_is_replaced_and_says_so(kernel: Kernel) -> None:
     """Without its streams a kernel goes idle after a cell and never sends the reply; its version decides which cell is the first."""
     results = [await run(kernel, code) for code in ("import sys; sys.stdout = sys.stderr = None", "print('ok')", "print('ok')")]
@@ -151,6 +157,7 @@ async def test_input_fails_at_once(kernel: Kernel) -> None:
     assert result.took_s < 10
 
 
+@pytest.mark.slow
 async def test_lone_surrogates_break_nothing_and_are_never_handed_on(kernel: Kernel) -> None:
     printed = await run(kernel, "print('a' + chr(0xdcff) + 'b')")
     raised = await run(kernel, "raise ValueError(chr(0xd9ab))")
@@ -164,6 +171,7 @@ async def test_lone_surrogates_break_nothing_and_are_never_handed_on(kernel: Ker
     assert raised.error_text.endswith("ValueError: \\ud9ab")
 
 
+@pytest.mark.slow
 async def test_two_thousand_flushed_lines_all_arrive(kernel: Kernel) -> None:
     result = await run(kernel, "for i in range(2000):\n    print('part-%d' % i, flush=True)")
 
@@ -171,6 +179,7 @@ async def test_two_thousand_flushed_lines_all_arrive(kernel: Kernel) -> None:
     assert not result.incomplete
 
 
+@pytest.mark.slow
 async def test_a_flood_keeps_its_ends_under_the_bound(kernel: Kernel) -> None:
     result = await kernel.run("print('first')\nprint('y' * 20_000_000)\nprint('last')", timeout_s=40, max_output_bytes=10_000)
 
@@ -181,6 +190,7 @@ async def test_a_flood_keeps_its_ends_under_the_bound(kernel: Kernel) -> None:
     assert result.truncated_bytes > 19_000_000
 
 
+@pytest.mark.slow
 async def test_a_message_too_large_to_take_costs_output_and_not_the_kernel(kernel: Kernel) -> None:
     """The connection drops a message beyond its bound, and itself with it: later cells must be heard again."""
     result = await run(kernel, "x = 5; print('y' * 100_000_000)", timeout_s=40)
@@ -190,6 +200,7 @@ async def test_a_message_too_large_to_take_costs_output_and_not_the_kernel(kerne
     assert (after.status, after.stdout, after.result, after.incomplete) == ("ok", "heard\n", "5", False)
 
 
+@pytest.mark.slow
 async def test_every_cell_of_several_kernels_at_once_is_answered(sandbox: Sandbox) -> None:
     """Replies were lost to the loop's notice when a request was sent in the moment they came."""
 
@@ -233,6 +244,7 @@ async def test_files_of_the_folder_can_be_imported_and_stand_in_for_nothing(sand
     assert (result.status, result.result) == ("ok", "7")
 
 
+@pytest.mark.slow
 async def test_children_of_a_kernel_end_with_it(sandbox: Sandbox, kernel: Kernel) -> None:
     await run(kernel, "import subprocess; p = subprocess.Popen(['sleep', '63'])")
 
@@ -246,6 +258,7 @@ async def test_children_of_a_kernel_end_with_it(sandbox: Sandbox, kernel: Kernel
     assert (await run(kernel, "1")).fresh_kernel
 
 
+@pytest.mark.slow
 async def test_a_cancelled_cell_is_ended(kernel: Kernel) -> None:
     await run(kernel, "x = 5")
     call = asyncio.create_task(run(kernel, "import time; time.sleep(60)"))

@@ -41,6 +41,7 @@ async def test_every_job_of_a_measurement_ends_and_is_acknowledged(server_kind: 
             assert counters == [b"352", b"352", b"0"]  # 256 of them to warm up
 
 
+@pytest.mark.slow
 @pytest.mark.one_server
 async def test_a_steady_queue_is_as_deep_after_it_as_before(server_kind: ServerKind) -> None:
     with PrivateServer(server_kind) as server:
@@ -86,6 +87,7 @@ async def test_acknowledged_jobs_leave_little_behind(server_kind: ServerKind) ->
     assert await left_over(server_kind, 4_000, quiet) < 100
 
 
+@pytest.mark.slow
 @pytest.mark.one_server
 @pytest.mark.parametrize("worker", ["simple", "fork"])
 async def test_rq_does_the_same_three_hops(server_kind: ServerKind, worker: str) -> None:
@@ -97,6 +99,7 @@ async def test_rq_does_the_same_three_hops(server_kind: ServerKind, worker: str)
     assert measured.jobs_per_s > 0
 
 
+@pytest.mark.slow
 @pytest.mark.one_server
 async def test_taskiq_does_the_same_three_hops(server_kind: ServerKind) -> None:
     python = Rivals().python_with_taskiq()
@@ -124,6 +127,7 @@ def test_a_report_says_what_was_missed_and_who_was_not_there() -> None:
     assert text[3] == "  left out: taskiq-redis, not installed"
 
 
+@pytest.mark.slow
 def test_a_benchmark_answers_a_program_in_json() -> None:
     command = [sys.executable, "-m", "ops.cli", "bench"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)

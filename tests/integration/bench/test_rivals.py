@@ -45,6 +45,7 @@ def version_in(rivals: Rivals) -> str:
     return asked.stdout.strip()
 
 
+@pytest.mark.slow
 def test_it_is_there_only_when_all_of_it_is(wheels: Path, tmp_path: Path) -> None:
     rivals = Rivals(tmp_path / "rivals", ["swift==1.0"])
     with pytest.raises(InstallFailed):
@@ -60,6 +61,7 @@ def test_it_is_there_only_when_all_of_it_is(wheels: Path, tmp_path: Path) -> Non
     assert version_in(rivals) == "1.0"
 
 
+@pytest.mark.slow
 def test_other_versions_are_another_environment(wheels: Path, tmp_path: Path) -> None:
     put_wheel(wheels, "swift", "1.0")
     put_wheel(wheels, "swift", "1.1")
@@ -72,6 +74,7 @@ def test_other_versions_are_another_environment(wheels: Path, tmp_path: Path) ->
     assert version_in(later) == "1.1"
 
 
+@pytest.mark.slow
 def test_two_who_make_it_at_once_install_it_once(wheels: Path, tmp_path: Path) -> None:
     put_wheel(wheels, "swift", "1.0")
     both = [Rivals(tmp_path / "rivals", ["swift==1.0"]) for _ in range(2)]

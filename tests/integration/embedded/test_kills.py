@@ -180,6 +180,7 @@ def test_when_all_are_killed_at_once_nothing_stays_and_the_data_is_there(place: 
         assert connect(server).get("count") == str(values[-1]).encode()
 
 
+@pytest.mark.slow
 def test_users_that_write_while_all_around_them_are_killed_lose_nothing(place: Place, connect: Connect, kill: Kill) -> None:
     """Sixteen kills in an order drawn once; before each the server serves, after all of them the users still write."""
     order = ["server", "keeper", "guard", "keeper and guard"] * 4
@@ -264,6 +265,7 @@ def test_a_keeper_that_finds_no_user_ends_at_once(place: Place) -> None:
     assert place.is_free_within()
 
 
+@pytest.mark.slow
 def test_a_second_keeper_for_a_directory_is_refused(place: Place) -> None:
     with place.hold() as server:
         places = DataPlaces(place.data_dir.resolve())

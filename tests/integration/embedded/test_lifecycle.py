@@ -57,6 +57,7 @@ def test_two_holds_share_a_server_and_the_first_to_go_does_not_end_it(place: Pla
         assert second.status.starts == 1
 
 
+@pytest.mark.slow
 def test_users_that_start_at_the_same_moment_get_one_server(place: Place) -> None:
     users = [place.start_user() for _ in range(8)]
 

@@ -162,6 +162,7 @@ def test_a_status_and_a_value_that_reads_the_same_look_different(server: Embedde
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_failed_command_a_bad_line_and_a_bad_option_give_exit_code_1(server: EmbeddedServer, environ: dict[str, str]) -> None:
     failed = run(environ, "--no-raw", "NOSUCH", "x")
     assert (failed.returncode, failed.stdout.startswith("(error) ERR unknown command 'NOSUCH'")) == (1, True)
@@ -191,6 +192,7 @@ def test_the_embedded_server_is_started_for_the_prompt_and_ended_after_it(place:
     assert data.is_free_within()
 
 
+@pytest.mark.slow
 def test_a_set_url_is_used_with_the_password_from_its_file(server: EmbeddedServer, environ: dict[str, str], tmp_path: Path) -> None:
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "me", "on", ">pass word", "~*", "+@all")

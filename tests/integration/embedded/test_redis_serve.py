@@ -295,6 +295,7 @@ def test_a_ctrl_c_is_a_clean_stop(start: Start) -> None:
     assert not (service.shared_dir / "address.json").exists()
 
 
+@pytest.mark.slow
 def test_two_services_on_one_directory_and_one_beside_an_embedded_server_are_refused(
     start: Start, place: Place, capfd: pytest.CaptureFixture[str]
 ) -> None:

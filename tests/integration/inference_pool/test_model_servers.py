@@ -86,6 +86,7 @@ def a_call(request_id: str = "r0", tokens: int = 16) -> GenRequest:
     return GenRequest(request_id=request_id, prompt_ids=[5, 6, 7, 8], sampling=Sampling(), max_tokens=tokens, seed=1)
 
 
+@pytest.mark.slow
 async def test_a_job_goes_on_at_another_server_when_its_own_dies_in_the_middle_of_a_call(
     models: Models, pool: InferencePool, servers: ModelServers
 ) -> None:
@@ -129,6 +130,7 @@ async def test_a_job_waits_for_a_server_and_promises_that_it_will(models: Models
         assert min(promised) >= 30, "each promise is longer than any pause between two"
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_listed_and_cannot_be_reached_is_waited_for(models: Models, pool: InferencePool) -> None:
     """A model takes minutes to load. Its jobs used up their tries within seconds, and were dead letters before it was up."""
     await pool.attach("run1", [Server(models.url("slow"), "", "1.0")], ttl_s=60)
@@ -179,6 +181,7 @@ async def test_a_job_moves_at_its_next_call_when_its_server_is_taken_away(
         await wait_until(moved, "a renewal said so, and its next call goes elsewhere")
 
 
+@pytest.mark.slow
 async def test_the_load_of_a_job_is_kept_while_it_runs_and_given_back_at_its_end(
     models: Models, pool: InferencePool, servers: ModelServers
 ) -> None:

@@ -126,6 +126,7 @@ async def test_a_cancel_that_the_journal_answers_ends_the_work_there(crew: Crew)
     assert (record["out"], record["why"], met) == ("cancelled", "user", ["user"])
 
 
+@pytest.mark.slow
 async def test_a_cancel_that_comes_while_a_turn_is_on_its_way_interrupts_the_wait(crew: Crew, redis_server: PrivateServer) -> None:
     crew.settings = crew.settings.model_copy(update={"lease_s": 60.0})
     (job,) = await crew.add(1)
@@ -192,6 +193,7 @@ async def test_a_run_with_thousands_of_waiting_jobs_is_cancelled_whole(crew: Cre
     assert await crew.audit.all_ended("run1", groups) == []
 
 
+@pytest.mark.slow
 async def test_a_cancel_of_a_run_does_not_reach_the_jobs_of_the_trainer_that_came_after(crew: Crew, redis_server: PrivateServer) -> None:
     """A trainer cancels its run and dies; the next one takes the run and feeds it. A worker that is slow to read the cancel has begun
     one of the new jobs by then, and must not take the old word for it."""

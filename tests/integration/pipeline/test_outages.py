@@ -84,6 +84,7 @@ async def refuse_writes(crew: Crew, folder: Path) -> None:
     await wait_until(refuses, "the server refuses writes")
 
 
+@pytest.mark.slow
 async def test_without_contact_for_two_leases_nothing_starts_and_another_does_the_work(crew: Crew, redis_server: PrivateServer) -> None:
     """The worker lives, its connections do not. Its job is another's by the time it could go on, and what it makes of it is nowhere."""
     (job,) = await crew.add(1)
@@ -130,6 +131,7 @@ def refuses(control: JobControl) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_the_output_of_a_worker_that_was_cut_off_is_fenced(crew: Crew, redis_server: PrivateServer) -> None:
     """It finishes, and says so when Redis is back: too late, the job has another attempt."""
     (job,) = await crew.add(1)
@@ -155,6 +157,7 @@ async def test_the_output_of_a_worker_that_was_cut_off_is_fenced(crew: Crew, red
         await member.stop(hurry=True)
 
 
+@pytest.mark.slow
 async def test_an_outage_of_many_leases_costs_no_attempt(crew: Crew, redis_server: PrivateServer) -> None:
     """All are cut off at once, janitors too. When Redis is back every lease looks run out, and none is judged until its owner had time
     to renew."""
@@ -179,6 +182,7 @@ async def test_an_outage_of_many_leases_costs_no_attempt(crew: Crew, redis_serve
             await member.stop(hurry=True)
 
 
+@pytest.mark.slow
 async def test_a_worker_whose_loop_is_blocked_keeps_its_lease(crew: Crew) -> None:
     """A grader that computes on the event loop for two leases: the thread renews without it."""
     (job,) = await crew.add(1)
@@ -220,6 +224,7 @@ async def test_work_that_gives_no_sign_of_life_is_interrupted_and_frees_its_slot
     assert "no sign of life" in h["err"]
 
 
+@pytest.mark.slow
 async def test_work_that_promises_again_and_again_is_left_alone(crew: Crew) -> None:
     await crew.add(1)
 
@@ -236,6 +241,7 @@ async def test_work_that_promises_again_and_again_is_left_alone(crew: Crew) -> N
     assert (record["out"], record["att"]) == ("ok", "1")
 
 
+@pytest.mark.slow
 async def test_a_stream_that_is_deleted_under_the_workers_heals(make_server: MakeServer, quick: QueueSettings) -> None:
     """`DEL` of a stage's stream takes its group, what waits and what is known of who holds what. The group is made again, by nobody in
     a hurry; what runs goes on; what waited is put back from the jobs' own hashes."""

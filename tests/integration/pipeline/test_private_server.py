@@ -155,6 +155,7 @@ async def test_an_outage_breaks_and_refuses_until_it_is_healed(redis_server: Pri
         await client.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.one_server
 async def test_the_share_of_cut_replies_is_the_one_asked_for_and_the_same_for_a_seed(redis_server: PrivateServer) -> None:
     def cut_of_a_thousand(seed: int) -> tuple[int, list[int]]:

@@ -49,6 +49,7 @@ async def test_what_runs_may_finish_within_the_grace_period(crew: Crew) -> None:
     await nothing_is_left_of(crew, member.member)
 
 
+@pytest.mark.slow
 async def test_what_does_not_finish_in_time_goes_back_uncounted(crew: Crew) -> None:
     crew.settings = crew.settings.model_copy(update={"lease_s": 60.0})
     jobs = await crew.add(3)
@@ -69,6 +70,7 @@ async def test_what_does_not_finish_in_time_goes_back_uncounted(crew: Crew) -> N
     assert {control.held.attempt for control in again.running.values()} == {2}
 
 
+@pytest.mark.slow
 async def test_a_second_signal_does_not_wait_for_the_grace_period(crew: Crew) -> None:
     (job,) = await crew.add(1)
     work = HeldWork()
@@ -81,6 +83,7 @@ async def test_a_second_signal_does_not_wait_for_the_grace_period(crew: Crew) ->
     await nothing_is_left_of(crew, member.member)
 
 
+@pytest.mark.slow
 async def test_a_second_signal_also_ends_a_drain_that_has_begun(crew: Crew) -> None:
     (job,) = await crew.add(1)
     work = HeldWork()
@@ -96,6 +99,7 @@ async def test_a_second_signal_also_ends_a_drain_that_has_begun(crew: Crew) -> N
     assert (await crew.job(job))["st"] == "ready"
 
 
+@pytest.mark.slow
 async def test_a_shard_without_work_does_not_cut_the_grace_of_another(quick: QueueSettings, crew: Crew) -> None:
     """A process serves two shards. The one that had nothing to do was drained first and then told everybody to hurry, so the jobs of
     the other were interrupted although they had all the grace in the world."""
@@ -180,6 +184,7 @@ async def test_a_member_that_started_without_redis_leaves_when_told(crew: Crew, 
         assert await member.stop(hurry=step == "hurry", within_s=8.0) is True
 
 
+@pytest.mark.slow
 async def test_a_member_that_holds_work_leaves_also_when_redis_does_not_come_back(crew: Crew, redis_server: PrivateServer) -> None:
     """Finished work is held until Redis is back, but not for ever by a process that was told to go twice (or whose parent, and with it
     perhaps Redis, is dead): it leaves the rest to its leases."""
@@ -200,6 +205,7 @@ async def test_a_member_that_holds_work_leaves_also_when_redis_does_not_come_bac
     await wait_until(lambda: len(other.running) == 2, "their leases ran out, and another has them")
 
 
+@pytest.mark.slow
 async def test_an_outage_while_it_drains_is_waited_for_within_the_grace_period(crew: Crew, redis_server: PrivateServer) -> None:
     """What is finished is worth the wait."""
     await crew.add(1)

@@ -86,6 +86,7 @@ async def test_a_later_start_takes_the_job_from_a_worker_that_still_lives(start_
     assert await worker.process.wait() == 0
 
 
+@pytest.mark.slow
 async def test_a_sweep_ends_what_is_over_and_leaves_what_is_not(start_worker: StartWorker, place: Path) -> None:
     over, live = await start_worker("over"), await start_worker("live")
     (place / "scratch" / ".new-half").mkdir()

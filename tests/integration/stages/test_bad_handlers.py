@@ -156,6 +156,7 @@ async def test_a_trajectory_that_breaks_promise_6_is_not_handed_on(fleet: Fleet)
         assert "InvalidTrajectory" in results[job]["why"], kind
 
 
+@pytest.mark.slow
 async def test_a_handler_that_blocks_the_loop_keeps_its_lease(fleet: Fleet) -> None:
     async def blocks(context: RunContext) -> Trajectory:
         until_s = time.monotonic() + 1.5 * fleet.settings.lease_s
@@ -184,6 +185,7 @@ async def test_a_part_that_overruns_its_limit_is_a_failure_of_the_stage(fleet: F
     assert (record["out"], record["why"]) == ("infra_failure", "stage: TimeoutError: TimeoutError")
 
 
+@pytest.mark.slow
 async def test_an_absurd_journal_hurts_only_its_own_job(fleet: Fleet) -> None:
     """A turn that is not the next one is what a lost attempt would send, so it is not kept; one whose number is none fails."""
     absurd = [-1, 7, 10**9, cast(int, "first"), cast(int, None)]

@@ -34,6 +34,7 @@ SUPERVISOR_POINTS = (
 )
 PROVOKED = ("drop_closed", "end_late_groups", "note_shortage")
 """Passed when something out of the ordinary is there to be done."""
+QUICK_POINTS = ("launch", "drop_closed")
 SUPERVISE = """
 import asyncio, sys
 from pipeline.settings import QueueSettings
@@ -127,7 +128,9 @@ async def check(fleet: Fleet, keys: Keys, steps: int, target: int) -> None:
 
 
 @pytest.mark.one_server
-@pytest.mark.parametrize("failpoint", SUPERVISOR_POINTS)
+@pytest.mark.parametrize(
+    "failpoint", [pytest.param(name, marks=() if name in QUICK_POINTS else pytest.mark.slow) for name in SUPERVISOR_POINTS]
+)
 async def test_whatever_script_a_supervisor_dies_after_another_goes_on(
     failpoint: str, fleet: Fleet, settings: QueueSettings, keys: Keys
 ) -> None:

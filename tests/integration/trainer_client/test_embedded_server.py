@@ -34,6 +34,7 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.slow
 def test_a_trainer_without_a_server_brings_its_own(short_folder: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ROLLSTREAM_")}
     environment |= {

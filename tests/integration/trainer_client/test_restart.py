@@ -173,6 +173,7 @@ async def test_what_does_not_fit_the_run_that_goes_on_is_refused(settings: Queue
             await connect(settings, run=RUN, resume=broken).__aenter__()
 
 
+@pytest.mark.slow
 @pytest.mark.one_server
 @pytest.mark.parametrize("seed", range(4))
 async def test_lives_that_end_anywhere_and_begin_at_any_checkpoint(

@@ -74,6 +74,7 @@ async def test_a_long_answer_is_compared_in_a_process(grader: MathGrader) -> Non
     assert len(grader.pids) == 1
 
 
+@pytest.mark.slow
 async def test_an_answer_that_never_ends_is_wrong_because_the_reference_does(hasty_grader: MathGrader) -> None:
     verdict = await hasty_grader.grade(boxed(r"\sum_{k=1}^{99999999999} k^{99999}"), "1")
 
@@ -81,6 +82,7 @@ async def test_an_answer_that_never_ends_is_wrong_because_the_reference_does(has
     assert (await hasty_grader.grade(boxed(r"\int_0^1 x\,dx"), "0.5")).correct
 
 
+@pytest.mark.slow
 async def test_an_answer_whose_process_is_killed_again_and_again_is_wrong_because_the_reference_is_not() -> None:
     """As the kernel does to a process that takes all memory."""
     async with MathGrader(processes=1, limit_s=30) as grader:
@@ -104,6 +106,7 @@ async def test_a_process_killed_once_costs_nobody_anything(grader: MathGrader) -
     assert (await grader.grade(boxed(r"\int_0^1 x\,dx"), "0.5")).correct
 
 
+@pytest.mark.slow
 async def test_a_reference_that_breaks_the_grader_is_no_fault_of_the_answer(hasty_grader: MathGrader) -> None:
     with pytest.raises(GraderError, match="cannot be compared"):
         await hasty_grader.grade(boxed(r"\int_0^1 x\,dx"), r"\sum_{k=1}^{99999999999} k^{99999}")
@@ -119,6 +122,7 @@ async def test_a_boxed_reference_is_taken_out_of_its_box(grader: MathGrader) -> 
     assert (await grader.grade(boxed("5"), r"$\boxed{5}$")).correct
 
 
+@pytest.mark.slow
 async def test_the_loop_runs_on_while_a_process_is_at_work(hasty_grader: MathGrader) -> None:
     grading = asyncio.create_task(hasty_grader.grade(boxed(r"\sum_{k=1}^{99999999999} k^{99999}"), "1"))
     beats = 0
@@ -130,6 +134,7 @@ async def test_the_loop_runs_on_while_a_process_is_at_work(hasty_grader: MathGra
     assert grading.result().kind is VerdictKind.TIMEOUT
 
 
+@pytest.mark.slow
 async def test_a_cancelled_grade_and_a_left_grader_leave_no_process() -> None:
     async with MathGrader(processes=2, limit_s=30) as grader:
         await grader.warm()

@@ -28,6 +28,7 @@ def cpu_seconds_of(statement: str) -> float:
     return float(python("-c", f"import time; t = time.process_time(); {statement}; print(time.process_time() - t)").stdout)
 
 
+@pytest.mark.slow
 def test_importing_takes_less_than_a_third_of_a_second() -> None:
     """The best of some tries. CPU time grows with what else a machine does, so on a busy one it is held against that of importing the
     libraries that the client cannot do without."""

@@ -162,8 +162,14 @@ class WaitReasons:
                 )
             found = _texts(await ask(self._client, "HGETALL", keys.step(self._run, step)))
             if found:
-                counts = ", ".join(f"{found.get(word, '0')} {word}" for word in ("filtered", "dropped", "cancelled"))
+                words = ["filtered", "dropped", "cancelled", *(word for word in ("dead", "stale", "surplus") if word in found)]
+                counts = ", ".join(f"{found.get(word, '0')} {word}" for word in words)
                 reasons.append(f"Step {step} has {found.get('acc', '0')} of {found.get('target')} groups ({counts})")
+                if "stale" in found:
+                    reasons.append(
+                        f"Groups are too old for step {step} (max_staleness={found.get('max_staleness')}): each step before it that is not "
+                        "trained yet counts as an update to come; set_policy_version or ack those, or ask with a smaller ahead"
+                    )
                 reasons += await self._policy_reasons(step, found.get("policy", ""))
         unread = int(await ask(self._client, "XLEN", keys.results(self._run)))
         if unread >= self._max_unread:

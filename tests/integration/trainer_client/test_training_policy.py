@@ -49,6 +49,25 @@ async def test_a_group_says_how_old_its_oldest_member_is_when_it_is_handed_over(
             await run.set_policy_version(4)
 
 
+async def test_a_step_for_which_all_groups_are_too_old_says_so_and_goes_on_when_they_are_not(
+    settings: QueueSettings, supervisor: Supervisor, pump: Pump
+) -> None:
+    """A trainer asks for a step before it has updated by the one that it has. All is sampled and dropped; the wait spoke of 0 groups only."""
+    pump.version_of = lambda _: "1.0"
+    request = StepRequest(task="math", groups=1, n=4, ahead=0, max_staleness=0, on_stale="drop")
+
+    async with connect(settings, run=RUN) as run:
+        run.feed(rows(8))
+        await run.set_policy_version(0)
+        first = await anext(run.steps(request, start=1, timeout_s=20))
+        with pytest.raises(WaitTimeout, match=r"[1-9]\d* stale.*too old for step 2 \(max_staleness=0\).*set_policy_version or ack"):
+            await anext(run.steps(request, start=2, timeout_s=1.0))
+        await first.ack()
+        second = await anext(run.steps(request, start=2, timeout_s=20))
+
+        assert [group.is_stale for group in second.groups] == [False]
+
+
 async def test_members_are_masked_or_left_out_by_why_they_stopped(settings: QueueSettings, supervisor: Supervisor, pump: Pump) -> None:
     stops = (StopReason.FINISHED, StopReason.TOKENS, StopReason.TURNS, StopReason.STUCK)
     pump.stop_of = lambda job: stops[member_of(job) % 4]

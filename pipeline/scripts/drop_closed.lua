@@ -13,7 +13,7 @@ for _, key in ipairs({flying_key(run), parked_key(run)}) do
   if redis.pcall('ZREM', key, grp) == 1 then removed = 1 end
 end
 if removed == 1 then
-  call('XADD', P .. 's:dead', 'MAXLEN', '~', DEAD_MAXLEN, '*', 'job', '', 'grp', grp, 'run', run, 'stage', '', 'why', ARGV[2])
+  tell_dead('job', '', 'grp', grp, 'run', run, 'stage', '', 'why', ARGV[2])
   -- a run that is gone is not made again by its counters; marks that are none of ours either keep no group
   if call('EXISTS', run_key(run)) == 1 then pcall(finish_prompt, run, {prompt = prompt, draw = draw}, 'dead') end
 end

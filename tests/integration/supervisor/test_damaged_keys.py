@@ -121,6 +121,26 @@ async def test_the_prompt_of_a_damaged_group_is_dead_so_that_its_epoch_adds_up(
     assert await fleet.push("e0-0") == [True]
 
 
+async def test_a_damaged_group_leaves_also_when_nobody_can_be_told(fleet: Fleet, client: AsyncClient, keys: Keys) -> None:
+    """The stream of failures was written over as well: the script stopped after it had taken the group out, and the prompt stayed
+    in flight."""
+    await fleet.push_many(1)
+    await fleet.open(0, StepSpec(target=2, n=2, over=1.0))
+    await fleet.supervise()
+    await fleet.steps.end_prompts(RUN, fleet.incarnation)
+    await fleet.work()
+    [victim] = fleet.groups()
+    await fleet.end(victim, mixed)
+    await damage(client, keys, victim, "a line that is none")
+    await write_over(client, keys.dead)
+
+    for _ in range(2):
+        await fleet.supervise()
+
+    assert (await fleet.mark("e0-0")).startswith("dead")
+    assert [step["groups"] for step in await fleet.records("step")] == [""]
+
+
 @pytest.mark.parametrize("name", ["a|{b", "|{", "{|}", "x|", '"', "ü\n\u2028"])
 async def test_a_component_may_have_any_name(name: str, fleet: Fleet) -> None:
     """A bar and a brace in a name were taken for the beginning of the components: each group of such a task was unreadable, and lost."""

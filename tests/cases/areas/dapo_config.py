@@ -69,8 +69,8 @@ def _fewest(config: Json, n: int) -> int:
 def _on_target(config: Json) -> CancelRule:
     """What is cancelled at the target.
 
-    A case that cancels what is open says which jobs are at work then (`jobs_running`). Where none are, results that come after the target are
-    of groups that went on.
+    A case that cancels what is open says which jobs are at work then (`jobs_running`). Where none are, results that come after the target
+    are of groups that went on.
     """
     said = str(config.get("on_target", "default"))
     if said not in ON_TARGET:

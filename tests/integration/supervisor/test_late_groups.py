@@ -20,7 +20,8 @@ SPEC = StepSpec(target=1, n=4, over=1.0, group_deadline_s=SHORT_S, min_members=2
 async def is_late(fleet: Fleet, group: str) -> bool:
     """Whether the deadline of a group is over, by the clock of Redis."""
     seconds, micros = await ask(fleet.scripts.run_script.client, "TIME")
-    return int((await fleet.hash(fleet.scripts.keys.group(group)))["late_at"]) < seconds * 1000 + micros // 1000
+    late_at_ms = int((await fleet.hash(fleet.scripts.keys.group(group)))["late_at"])
+    return bool(late_at_ms < int(seconds) * 1000 + int(micros) // 1000)
 
 
 async def launched(fleet: Fleet, spec: StepSpec = SPEC) -> str:

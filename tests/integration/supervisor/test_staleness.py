@@ -7,7 +7,7 @@ import pytest
 from pipeline.errors import InvalidRequest, RunClosed, StaleIncarnation
 from pipeline.keys import Keys
 from pipeline.messages import Outcome, Settlement, Stage
-from pipeline.redis_client import AsyncClient
+from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Scripts
 from pipeline.scripts.trainer_calls import TrainerScripts
 from pipeline.supervisor.step_spec import CancelRule, OnStale, StepSpec, Surplus
@@ -68,8 +68,8 @@ async def test_a_run_that_nobody_knows_has_no_version(trainer: TrainerScripts) -
 async def test_a_new_version_wakes_supervisors(fleet: Fleet, trainer: TrainerScripts, keys: Keys, client: AsyncClient) -> None:
     await trainer.set_version(RUN, 1, 1)
 
-    events = await client.xrevrange(keys.reward, count=1)
-    assert events[0][1] == {b"kind": b"version", b"run": RUN.encode()}
+    [(_, event)] = await ask(client, "XREVRANGE", keys.reward, "+", "-", "COUNT", 1)
+    assert event == {b"kind": b"version", b"run": RUN.encode()}
 
 
 async def test_a_group_that_is_too_old_is_dropped_as_stale_and_its_prompt_returns_whole(

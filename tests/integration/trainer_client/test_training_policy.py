@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
@@ -11,15 +13,23 @@ from pipeline.messages import StopReason
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.loop import Supervisor
+from pipeline.supervisor.loss_policy import Loss
+from pipeline.supervisor.step_spec import OnStale
 from pipeline.testing import wait_until
 from tests.integration.trainer_client.pump import Pump, half_of_prompts_alike
-from trainer_client import StepRequest, WaitTimeout, connect
+from trainer_client import Run, Step, StepRequest, WaitTimeout, connect
 
 RUN = "swe-7b"
 
 
 def rows(count: int) -> list[dict[str, object]]:
     return [{"question": f"{i} + {i}?"} for i in range(count)]
+
+
+async def fed_with_nothing(run: Run, dataset: Iterable[object]) -> Step:
+    """The first step of a run without prompts."""
+    run.feed(dataset)
+    return await anext(run.steps(StepRequest(task="math", groups=4, n=2), timeout_s=20))
 
 
 def member_of(job: str) -> int:
@@ -54,7 +64,7 @@ async def test_a_step_for_which_all_groups_are_too_old_says_so_and_goes_on_when_
 ) -> None:
     """A trainer asks for a step before it has updated by the one that it has. All is sampled and dropped; the wait spoke of 0 groups only."""
     pump.version_of = lambda _: "1.0"
-    request = StepRequest(task="math", groups=1, n=4, ahead=0, max_staleness=0, on_stale="drop")
+    request = StepRequest(task="math", groups=1, n=4, ahead=0, max_staleness=0, on_stale=OnStale.DROP)
 
     async with connect(settings, run=RUN) as run:
         run.feed(rows(8))
@@ -74,7 +84,8 @@ async def test_members_are_masked_or_left_out_by_why_they_stopped(settings: Queu
 
     async with connect(settings, run=RUN) as run:
         run.feed(rows(8))
-        request = StepRequest(task="math", groups=1, n=8, min_members=4, loss={"stuck": "exclude", "turns": "mask"})
+        loss = {StopReason.STUCK: Loss.EXCLUDE, StopReason.TURNS: Loss.MASK}
+        request = StepRequest(task="math", groups=1, n=8, min_members=4, loss=loss)
         step = await anext(run.steps(request, timeout_s=20))
         [group] = step.groups
 
@@ -130,8 +141,7 @@ async def test_a_prompt_that_is_fed_again_after_going_back_is_counted_once(
 async def test_a_data_set_without_rows_is_an_error_at_once(settings: QueueSettings, indexed: bool) -> None:
     async with connect(settings, run=RUN) as run:
         with pytest.raises(InvalidRequest, match="expected at least one row, got none"):
-            run.feed([] if indexed else iter(()))
-            await anext(run.steps(StepRequest(task="math", groups=4, n=2), timeout_s=20))
+            await fed_with_nothing(run, [] if indexed else iter(()))
 
 
 async def test_a_policy_that_no_supervisor_knows_is_refused_and_one_that_went_away_is_named(

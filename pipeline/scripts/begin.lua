@@ -10,9 +10,13 @@ local stage, consumer, boot = ARGV[1], ARGV[2], ARGV[3]
 local own = consumer .. '#' .. boot
 local mine = holds_name(consumer, boot, tonumber(ARGV[4]))
 local out, classes = {}, {}
-local read = job_reader('st', 'src', 'eid', 'att', 'run', 'grp', 'inc', 'cls', 'tpl', 'draw', 'failed', 'cx', 'b.init', 'b.run', 'node', 'drop')
-local function answer(h, att)
-  return {'ok', att, h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', h.failed, h.node or '', h.inc or '0'}
+-- what the stages before have made; a field that is not there is the dearest to look for
+local MADE = {init = {}, run = {'b.init', 'node'}, eval = {'b.init', 'b.run', 'node'}}
+local read = job_reader('st', 'src', 'eid', 'att', 'run', 'grp', 'inc', 'cls', 'tpl', 'draw', 'cx', 'drop', unpack(MADE[stage]))
+local function answer(job, h, att)
+  -- each stage before this one took an attempt, and every failure one more: with no more than that nothing has failed
+  local failed = att > PLACE[stage] and hash(job_key(job), 'failed').failed or '0'
+  return {'ok', att, h.tpl, h.draw, h['b.init'] or '0', h['b.run'] or '0', failed, h.node or '', h.inc or '0'}
 end
 -- 'stale' when a job can only be thrown away: its step drops groups that are too old, and a member that ended with something the policy did was
 -- sampled by a version further back than `drop` of its hash allows. A group without such a member is fresh, however long ago it was launched.
@@ -51,11 +55,11 @@ for i = 6, #ARGV, 4 do
         call('HSET', key, 'st', 'running', 'own', own, 'nonce', nonce, 'att', att, 'at.' .. stage, NOW)
         if stage == 'run' and h.grp ~= '' then count(group_key(h.grp), 'begun', 1) end
         if stage == 'init' then classes[h.cls or 'none'] = true end
-        out[#out + 1] = answer(h, att)
+        out[#out + 1] = answer(job, h, att)
       end
     elseif current and h.st == 'running' then
       local held = hash(key, 'own', 'nonce')
-      out[#out + 1] = held.own == own and held.nonce == nonce and answer(h, tonumber(h.att)) or {'held'}
+      out[#out + 1] = held.own == own and held.nonce == nonce and answer(job, h, tonumber(h.att)) or {'held'}
     else
       if not usable then bury(job, UNUSABLE) end
       drop_entry(stream, stage, eid)

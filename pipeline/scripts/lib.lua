@@ -236,7 +236,10 @@ end
 local function outcome_of(reason) return reason == 'deadline' and 'expired' or 'cancelled' end
 
 -- A field of a member's line, whose fields are joined by bars.
-local function plain(text) return (string.gsub(text or '', '|', '/')) end
+local function plain(text)
+  if not text or not string.find(text, '|', 1, true) then return text or '' end
+  return (string.gsub(text, '|', '/'))
+end
 
 -- Promise 1 and 3: the terminal record, the fan-in into the group and the counters are one step.
 -- h: from `hash` with st, stage, run, grp, n, task, att; with `loaded` set also what `TERMINAL_FIELDS` names.
@@ -434,8 +437,8 @@ local function accept_unit(c, unit, members, prompt_body, prompt_id, draw, versi
     local key = job_key(job)
     -- a hash this small is a list that is searched from its head: what scripts ask for most stands there
     call('HSET', key, 'st', 'waiting', 'att', 0, 'eid', '', 'src', '', 'stage', 'init', 'run', c.run, 'grp', members == 0 and '' or unit, 'n', m,
-      'task', c.task, 'inc', c.inc, 'cls', c.cls, 't', NOW, 'tpl', c.tpl, 'draw', draw, 'pv', version, 'dl', NOW + c.wall_ms, 'failed', 0, 'lost', 0,
-      'res', c.res, 'mf', c.mf, 'ml', c.ml, 'recovery', c.recovery, 'v', '1')
+      'task', c.task, 'inc', c.inc, 'cls', c.cls, 't', NOW, 'tpl', c.tpl, 'draw', draw, 'dl', NOW + c.wall_ms, 'failed', 0, 'lost', 0,
+      'res', c.res, 'mf', c.mf, 'ml', c.ml, 'recovery', c.recovery)
     call('PEXPIRE', key, keep_ms)
     queued[#queued + 1] = base + last - n + 1 + m
     queued[#queued + 1] = job

@@ -105,8 +105,10 @@ async def _add_stream(client: AsyncClient, keys: Keys, stream: str, found: Look)
 async def _add_workers(client: AsyncClient, keys: Keys, found: Look) -> None:
     async for key in client.scan_iter(match=keys.worker("*").replace("{", "[{]"), count=500):
         stage, slots = await ask(client, "HMGET", key, "stage", "slots")
-        if stage and stage.decode() in tuple(Stage):
-            look = found.stages[Stage(stage.decode())]
+        # a worker that had to take its name again, after Redis lost all, says it in the name alone
+        name = stage.decode() if stage else key.decode().rpartition(":")[2].partition("-")[0]
+        if name in tuple(Stage):
+            look = found.stages[Stage(name)]
             look.workers += 1
             look.slots += int(slots or 0)
 

@@ -76,7 +76,7 @@ async def report_on(client: AsyncClient, settings: QueueSettings, keys: Keys, ru
     if look is None or not head:
         raise UnknownRun(run)
     prefix = "prompts."
-    reasons = WaitReasons(run, client, keys, max_unread=settings.max_unread)
+    reasons = WaitReasons(run, client, keys, namespace=settings.namespace, max_unread=settings.max_unread)
     return RunReport(
         look=look,
         prompts={name.removeprefix(prefix): int(value) for name, value in head.items() if name.startswith(prefix)},

@@ -78,7 +78,9 @@ class Run:
         self._bodies = BodyStore(client, self._contact, self._life)
         self._seen = SeenJobs()
         self._inbox = Inbox(incarnation, self._make_result, lambda record: progress.settle([record]))
-        self._reasons = WaitReasons(run, client, keys, self._inbox, self._contact, max_unread=settings.max_unread)
+        self._reasons = WaitReasons(
+            run, client, keys, self._inbox, self._contact, namespace=settings.namespace, max_unread=settings.max_unread
+        )
         self._ledger_stands = asyncio.Event()
         if not went_back:
             self._ledger_stands.set()
@@ -464,7 +466,7 @@ class Run:
             )
 
     async def cancel_step(self, index: int, reason: CancelReason = CancelReason.USER) -> dict[str, int]:
-        """Cancels one step: it ends now, short, with the groups that joined it; what is in flight for it is given up, and the prompts return.
+        """Cancels one step: it ends now, short, with the groups that joined it; what is in flight for it is given up, its prompts return.
 
         The step comes out of `steps` like any other, with `record.cancelled_for`. What joined it are its quicker groups: training on them
         favours short rollouts.

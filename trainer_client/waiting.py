@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import redis
 
 from pipeline.errors import BrokerError
+from pipeline.inference_pool import InferencePool
 from pipeline.keys import VALIDATION_LANE, Keys, validation_serial
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
@@ -46,9 +47,18 @@ class WaitReasons:
     """
 
     def __init__(
-        self, run: str, client: AsyncClient, keys: Keys, inbox: Inbox | None = None, contact: Contact | None = None, *, max_unread: int
+        self,
+        run: str,
+        client: AsyncClient,
+        keys: Keys,
+        inbox: Inbox | None = None,
+        contact: Contact | None = None,
+        *,
+        namespace: str,
+        max_unread: int,
     ) -> None:
         self._run = run
+        self._namespace = namespace
         self._max_unread = max_unread
         self._client = client
         self._keys = keys
@@ -89,6 +99,8 @@ class WaitReasons:
                 reasons += await self._outside_reasons()
                 waiting = int(run.get("inflight", "0")) > 0
                 reasons += [_no_worker(state) for state in stages if not state.workers and (state.waiting or state.held) and waiting]
+            if any(state.held for state in stages if state.stage is Stage.RUN) and int(run.get("inflight", "0")):
+                reasons += await self._server_reasons()
         except BrokerError as error:
             return [f"Redis cannot be asked why: {error}"]
         if not reasons:
@@ -201,6 +213,12 @@ class WaitReasons:
             f"No living supervisor knows the policy {policy!r} of step {step}, so its groups stay unjudged (known: {', '.join(known)}): "
             "install its package where supervisors run"
         ]
+
+    async def _server_reasons(self) -> list[str]:
+        """RUN workers hold the jobs of a run without servers, and wait for the first."""
+        if await InferencePool(self._client, self._namespace, lease_s=1.0).servers(self._run):
+            return []
+        return [f"No model server is attached to the run: rollstream llm add --run {self._run} URL (a task that calls none needs none)"]
 
     async def _outside_reasons(self) -> list[str]:
         held = len(self._inbox.outside.held) if self._inbox is not None else 0

@@ -45,6 +45,16 @@ def printed(*shown: object) -> str:
     return out.getvalue()
 
 
+async def test_a_worker_that_took_its_name_again_is_seen(client: AsyncClient, keys: Keys, settings: QueueSettings, fleet: Fleet) -> None:
+    """After a flush `top` said that nobody served, while jobs went through: the lock that a batch takes again has no stage."""
+    await ask(client, "HSET", keys.worker("run-n1-0"), "boot", "b1")
+    await ask(client, "PEXPIRE", keys.worker("run-n1-0"), 60_000)
+
+    found = await look(client, settings)
+
+    assert {stage.value: seen.workers for stage, seen in found.stages.items()} == {"init": 0, "run": 1, "eval": 0}
+
+
 async def test_a_page_says_what_the_trainer_is_told(fleet: Fleet, client: AsyncClient, keys: Keys, settings: QueueSettings) -> None:
     await a_run_with_a_history(fleet)
 

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.codec import encode
 from pipeline.errors import BrokerMisused, DamagedBody, InvalidRequest, QueueFull
+from pipeline.inference_pool import InferencePool, Server
 from pipeline.keys import Keys, shard_of
 from pipeline.messages import CancelReason, Outcome
 from pipeline.redis_client import AsyncClient, ask
@@ -220,6 +221,22 @@ async def test_a_wait_that_runs_out_says_who_holds_the_job(settings: QueueSettin
             pass
         with pytest.raises(WaitTimeout, match=r"at work in stage RUN, attempt 2, held by w1"):
             await job.result(timeout_s=0.01)
+
+
+async def test_a_run_without_a_model_server_is_told_how_to_get_one(settings: QueueSettings, client: AsyncClient, scripts: Scripts) -> None:
+    """The first thing that is forgotten: all looks at work, and nothing comes."""
+    pump = Pump(scripts, hold_all=True)
+    pool = InferencePool(client, settings.namespace, lease_s=1.0)
+
+    async with connect(settings, run=RUN) as run:
+        job = await run.submit(a_request())
+        while await pump.round():
+            pass
+        with pytest.raises(WaitTimeout, match=f"No model server is attached to the run: rollstream llm add --run {RUN} URL"):
+            await job.result(timeout_s=0.01)
+
+        await pool.attach(RUN, [Server("http://127.0.0.1:1", "", "")], ttl_s=60.0)
+        assert [reason for reason in await run.why_waiting() if "model server" in reason] == []
 
         pump.hold_all = False
         async with pumping(pump):

@@ -330,4 +330,5 @@ async def test_what_a_step_asks_of_its_jobs_reaches_them(fleet: Fleet, keys: Key
     await fleet.supervise()
 
     job = await fleet.hash(keys.job(f"{RUN}.e0-0.0.1"))
-    assert (job["task"], job["mf"], job["pv"], job["tpl"], job["grp"], job["n"]) == ("code", "7", "1.7", "tpl1", f"{RUN}.e0-0.0", "1")
+    assert (job["task"], job["mf"], job["tpl"], job["grp"], job["n"]) == ("code", "7", "tpl1", f"{RUN}.e0-0.0", "1")
+    assert (await fleet.hash(keys.group(f"{RUN}.e0-0.0")))["pv"] == "1.7"

@@ -32,7 +32,7 @@ PENDING_PAGE = 128
 HEAL_PAUSE_S = 0.2
 MAX_PAUSE_S = 5.0
 FAVOUR = 4
-"""Of so many reads all but one begin at the first stream while that is deep, or while there is no room to look everywhere: jobs that have an
+"""Of so many reads all but one begin at the first stream while that is deep, or while there is no room to look at all: jobs that have an
 environment go first, three to one, and those that have none are not starved."""
 
 

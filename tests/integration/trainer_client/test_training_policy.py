@@ -62,7 +62,7 @@ async def test_a_group_says_how_old_its_oldest_member_is_when_it_is_handed_over(
 async def test_a_step_for_which_all_groups_are_too_old_says_so_and_goes_on_when_they_are_not(
     settings: QueueSettings, supervisor: Supervisor, pump: Pump
 ) -> None:
-    """A trainer asks for a step before it has updated by the one that it has. All is sampled and dropped; the wait spoke of 0 groups only."""
+    """A trainer asks for a step before it has updated by the one that it has. All is dropped; the wait spoke of 0 groups only."""
     pump.version_of = lambda _: "1.0"
     request = StepRequest(task="math", groups=1, n=4, ahead=0, max_staleness=0, on_stale=OnStale.DROP)
 

@@ -263,7 +263,7 @@ def test_what_cannot_even_be_shown_is_refused_like_the_rest(field: str, value: o
 
 def test_steps_are_open_as_far_ahead_as_groups_may_be_old_unless_it_is_said() -> None:
     def a_step(**asked: object) -> StepRequest:
-        return StepRequest(task="math", groups=2, n=4, **asked)
+        return StepRequest.parse({"task": "math", "groups": 2, "n": 4} | asked)
 
     assert [a_step(max_staleness=age).ahead for age in (0, 1, 4, 100)] == [0, 1, 4, 64]
     assert a_step(max_staleness=4, ahead=2).ahead == 2
@@ -272,7 +272,7 @@ def test_steps_are_open_as_far_ahead_as_groups_may_be_old_unless_it_is_said() ->
 
 
 def test_what_is_said_of_a_stop_reason_goes_over_the_default_and_the_others_keep_theirs() -> None:
-    spec = StepRequest(task="math", groups=2, n=4, loss={"time": "train", "turns": "exclude"}).spec()
+    spec = StepRequest.parse({"task": "math", "groups": 2, "n": 4, "loss": {"time": "train", "turns": "exclude"}}).spec()
 
     assert {stop.value: loss.value for stop, loss in spec.loss.items()} == {
         "tokens": "mask",

@@ -345,6 +345,8 @@ class _AgentLoop:
             if not call.done():
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
+            elif not call.cancelled():
+                call.exception()  # we may be cancelled in the moment in which it failed, and then nobody asks for its error
 
     async def _pass_gate(self) -> None:
         with self.active.waiting():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from workers.sandbox.process import ProcessSandboxes, owners, sweep
 from workers.sandbox.process.environment import MARK
 from workers.sandbox.process.folder import SandboxFolder
 from workers.sandbox.process.identity import is_running, marked_processes
+from workers.sandbox.process.sandbox import ProcessSandbox
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="daemons are only followed where there are subreapers: Linux")
 
@@ -130,6 +133,26 @@ async def test_an_attachment_lost_before_its_first_change_can_be_taken_again(pla
 
         async with await provider.attach(handle, SandboxOwner(job_id="job", attempt=3, boot_id="b")) as sandbox:
             assert await sandbox.read_file("made") == b"by init"
+
+
+async def test_an_attachment_that_nobody_waits_for_may_lose_its_sandbox(place: Path) -> None:
+    """A job is cancelled while its worker attaches, and the sandbox is removed with it: its undoing has nothing to do, and no error."""
+    there = asyncio.Event()
+    async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+        sandbox = await provider.start(SandboxSpec(isolation=Isolation.NONE), SandboxOwner(job_id="job", attempt=1, boot_id="b"))
+
+        async def attach_late() -> ProcessSandbox:
+            await there.wait()
+            return sandbox
+
+        waits = asyncio.create_task(provider._finish_or_abandon(asyncio.create_task(attach_late()), parks=True))
+        await asyncio.sleep(0)  # it begins to wait
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        for folder in (place / "scratch").iterdir():
+            shutil.rmtree(folder)
+        there.set()  # and the end of the block raises what the undoing raised
 
 
 async def test_a_worker_that_attaches_holds_what_another_parked(place: Path, start_worker: StartWorker) -> None:

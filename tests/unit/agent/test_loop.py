@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -29,7 +30,7 @@ from workers.agent import (
     run_agent,
 )
 from workers.agent.renderer import THINKING_DROPPED
-from workers.llm import InvalidResponse, Refused, Retryable
+from workers.llm import GenRequest, GenResult, InvalidResponse, Refused, Retryable
 from workers.llm.scripted import InProcessBackend, Problem, ServerOptions
 from workers.tools.base import Tool, ToolOverran, ToolResult, ToolSet
 from workers.tools.finish import FinishTool
@@ -452,6 +453,40 @@ async def test_a_cancelled_loop_leaves_no_call_at_the_engine() -> None:
         await running
 
     assert backend.engine.request_ids() == []
+
+
+class CancelledBackend(InProcessBackend):
+    """A pool whose job is cancelled while it waits for a server."""
+
+    def __init__(self) -> None:
+        super().__init__([ANSWER])
+        self.waits, self.cancelled = asyncio.Event(), asyncio.Event()
+
+    async def generate(self, request: GenRequest, *, timeout_s: float) -> GenResult:
+        self.waits.set()
+        await self.cancelled.wait()
+        raise JobCancelled("job", "user")
+
+
+async def test_a_call_that_fails_in_the_moment_of_a_cancel_is_not_left_with_its_error() -> None:
+    """Its error had nobody who asked for it: the log of a worker had "Task exception was never retrieved" after each cancelled run."""
+    unheard: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context["message"]))
+    gc.collect()  # what others left is theirs
+    unheard.clear()
+    backend = CancelledBackend()
+    running = asyncio.create_task(Scene(backend).run())
+    await backend.waits.wait()
+
+    backend.cancelled.set()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    del running
+    await asyncio.sleep(0)  # the event loop lets go of it
+    gc.collect()
+
+    assert unheard == []
 
 
 async def test_long_answers_of_tools_are_cut_in_tokens() -> None:

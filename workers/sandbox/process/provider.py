@@ -198,7 +198,10 @@ async def _undo(making: asyncio.Task[ProcessSandbox], *, parks: bool) -> None:
         sandbox = await making
     except SandboxError:
         return
-    if parks:
-        await sandbox.park()
-    else:
-        await sandbox.kill()
+    try:
+        if parks:
+            await sandbox.park()
+        else:
+            await sandbox.kill()
+    except SandboxGone:  # somebody removed it meanwhile, with its job: there is nothing to end any more
+        return

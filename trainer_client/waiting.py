@@ -6,6 +6,7 @@ groups that nobody accounts, a reserve that nobody draws from.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from pipeline.inference_pool import InferencePool
 from pipeline.keys import VALIDATION_LANE, Keys, validation_serial
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
+from pipeline.supervisor.actions import Verdict
 from trainer_client.contact import Contact
 from trainer_client.inbox import Inbox
 
@@ -177,6 +179,7 @@ class WaitReasons:
                 words = ["filtered", "dropped", "cancelled", *(word for word in ("dead", "stale", "surplus") if word in found)]
                 counts = ", ".join(f"{found.get(word, '0')} {word}" for word in words)
                 reasons.append(f"Step {step} has {found.get('acc', '0')} of {found.get('target')} groups ({counts})")
+                reasons += self._why_dropped(step)
                 if "stale" in found:
                     reasons.append(
                         f"Groups are too old for step {step} (max_staleness={found.get('max_staleness')}): each step before it that is not "
@@ -213,6 +216,12 @@ class WaitReasons:
             f"No living supervisor knows the policy {policy!r} of step {step}, so its groups stay unjudged (known: {', '.join(known)}): "
             "install its package where supervisors run"
         ]
+
+    def _why_dropped(self, step: int) -> list[str]:
+        """What most groups fell to that taught nothing of their prompts: a broken policy or grader uses up a data set while one waits."""
+        records = self._inbox.groups.values() if self._inbox is not None else ()
+        found = Counter(record.why for record in records if record.step == step and record.verdict in (Verdict.DROPPED, Verdict.DEAD))
+        return [f"{count} of its groups were dropped: {why}" for why, count in found.most_common(1)]
 
     async def _server_reasons(self) -> list[str]:
         """RUN workers hold the jobs of a run without servers, and wait for the first."""

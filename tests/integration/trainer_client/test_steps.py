@@ -225,6 +225,16 @@ async def test_a_step_that_does_not_come_says_that_no_supervisor_draws(settings:
         assert await run.why_waiting() == ["The run is paused: nothing is admitted"]  # and nothing that leads astray
 
 
+async def test_a_step_that_does_not_come_says_what_its_groups_fell_to(settings: QueueSettings, supervisor: Supervisor, pump: Pump) -> None:
+    """A grader or a policy that is broken uses up prompts while the trainer waits; it was told their number only."""
+    pump.rewarder = lambda job: None
+
+    async with connect(settings, run=RUN) as run:
+        run.feed(rows(3))
+        with pytest.raises(WaitTimeout, match=r"\d+ of its groups were dropped: 0 of 4 valid, 3 needed: infra_failure 4"):
+            await anext(run.steps(SPEC.model_copy(update={"max_redraws": 1000}), timeout_s=2.0))
+
+
 async def test_a_step_that_does_not_come_says_which_stage_has_no_worker(settings: QueueSettings, supervisor: Supervisor) -> None:
     async with connect(settings, run=RUN) as run:
         run.feed(rows(20))

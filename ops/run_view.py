@@ -20,6 +20,7 @@ SHORTAGE = {
     "paused": "the run is paused",
     "no_workers": "a stage has no live worker",
     "prompts": "the reserve is empty: feed prompts",
+    "trainer": "the trainer reports the rewards, and gives no sign",
     "queue_full": "Redis is at its memory bound",
 }
 

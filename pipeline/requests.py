@@ -394,6 +394,7 @@ class StepRequest(TemplateRequest):
             reward_high=math.inf if self.reward_high is None else self.reward_high,
             version=self.version,
             keep_filtered=self.keep_filtered,
+            outside=self.reward is RewardSource.OUTSIDE,
             deterministic=self.deterministic,
         )
 

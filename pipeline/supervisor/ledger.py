@@ -32,6 +32,8 @@ from pipeline.supervisor.views import ClosedGroup, FlyingGroup, OpenStep, RunVie
 
 MOST_COMPONENTS = 16
 """Named parts of a reward that a group's record has a member: records stay short."""
+SILENT_MS = 45_000
+"""A trainer is silent when it gave no sign for so long: it gives one each 10 s at least, and may be busy for a moment."""
 NO_STEP_OF_ITS_SIZE = "no open step asks for groups of its size"
 NO_ROOM = "no open step has room"
 
@@ -128,14 +130,23 @@ def reach(view: RunView, step: OpenStep, flying: Sequence[FlyingGroup]) -> Reach
     )
 
 
+def reporter_is_silent(view: RunView) -> bool:
+    """Whether the oldest open step takes its rewards from a trainer that gives no sign."""
+    return bool(view.steps) and view.steps[0].spec.outside and view.now_ms - view.contact_ms > SILENT_MS
+
+
 def launch(view: RunView) -> Launch | None:
     """The next groups to launch, for the oldest step that those in flight do not cover; None when enough are in flight or none is left.
 
     While the trainer is behind with its results nothing is launched for steps ahead of the oldest open one, and always what that one needs:
     it may be the one that the trainer waits for. The bound is judged here and not where jobs are admitted, since a group that is launched
     counts as in flight: held back there, it would keep the oldest step from what it needs.
+
+    Nothing is launched for rewards that nobody is there to report: every prompt of the reserve would be sampled, wait in vain, and die.
     """
     if not view.is_open or view.cancelled_for or (not view.reserve and (view.prompts_ended or view.need_announced)):
+        return None
+    if reporter_is_silent(view):
         return None
     steps = view.steps[:1] if view.is_behind else view.steps
     for step, bound in zip(steps, _wanted_each(view, steps), strict=True):

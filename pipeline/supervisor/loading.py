@@ -110,6 +110,7 @@ class LedgerReader:
             untrained=await self._untrained(run, head["inc"]) if "ver" in head and any(map(_drops_stale, steps)) else (),
             has_deadlines="deadlines" in head,
             now_ms=int(first[4][0]) * 1000 + int(first[4][1]) // 1000,
+            contact_ms=int(head.get("contact", "0")),
             flying_places=places,
             reserve_place=reserve_place,
             parked=tuple(group for group in parked.values() if isinstance(group, ClosedGroup)),

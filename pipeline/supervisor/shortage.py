@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pipeline.supervisor.ledger import reporter_is_silent
 from pipeline.supervisor.replenishment import informative_rate, wanted_in_flight
 from pipeline.supervisor.views import RunView
 
@@ -17,6 +18,8 @@ class Shortage(StrEnum):
     """A stage has no worker that beats, while groups are in flight."""
     PROMPTS = "prompts"
     """The reserve has fewer prompts than should be in flight, and the trainer has not said that no more come."""
+    TRAINER = "trainer"
+    """The trainer reports the rewards, and gives no sign."""
     QUEUE_FULL = "queue_full"
     """Redis is at its memory bound and takes no new work."""
 
@@ -37,6 +40,8 @@ def shortage(view: RunView, *, refused: bool, stage_is_idle: bool) -> Shortage |
     wanted = max(wanted_in_flight(view.steps, informative_rate(view.informative, view.judged)), default=0)
     if view.flying >= wanted:
         return None
+    if reporter_is_silent(view):
+        return Shortage.TRAINER
     if refused and view.reserve:
         return Shortage.QUEUE_FULL
     return Shortage.PROMPTS if not view.reserve and not view.prompts_ended else None

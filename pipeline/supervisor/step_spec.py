@@ -88,6 +88,8 @@ class StepSpec:
     """Label of the policy that is expected to sample the groups launched for this step."""
     keep_filtered: float = 0.0
     """Share of filtered groups, by a hash of their prompts' ids, whose trajectories stay until the ack."""
+    outside: bool = False
+    """Its trainer reports the rewards: nothing is launched for it while that gives no sign."""
     deterministic: bool = False
     """Groups join in the order of their prompts' places, and what is in flight at the target is given up (`launch_order`)."""
 
@@ -132,6 +134,7 @@ class StepSpec:
             "high": repr(self.reward_high),
             "version": self.version,
             "keep_filtered": repr(self.keep_filtered),
+            "outside": "1" if self.outside else "",
             "deterministic": "1" if self.deterministic else "",
         }
 
@@ -162,6 +165,7 @@ class StepSpec:
             reward_high=float(found.get("high", "inf")),
             version=found.get("version", ""),
             keep_filtered=float(found.get("keep_filtered", "0")),
+            outside=found.get("outside") == "1",
             deterministic=found.get("deterministic") == "1",
         )
 

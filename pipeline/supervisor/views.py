@@ -144,6 +144,8 @@ class RunView:
     """A group was launched that has one."""
     now_ms: int = 0
     """When this was looked at, by the clock of Redis."""
+    contact_ms: int = 0
+    """The last sign of its trainer, by the same clock."""
     parked: tuple[ClosedGroup, ...] = field(default=())
     """Informative groups that no step had room for, longest waiting first."""
     unreadable_parked: Mapping[str, str] = field(default_factory=dict)

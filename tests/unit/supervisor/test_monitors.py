@@ -143,6 +143,7 @@ def test_the_share_of_a_step_is_over_the_time_in_which_it_was_the_oldest() -> No
     assert Starvation(watched_s=0.0, short_s={}).health is Health.UNKNOWN
 
 
+OUTSIDE = OpenStep(index=0, spec=StepSpec(target=4, n=2, over=1.0, outside=True), accepted=0)
 VIEW = RunView(
     basis=Basis("r", 1, 1), steps=(OpenStep(index=0, spec=StepSpec(target=4, n=2, over=1.0), accepted=0),), flying=2, reserve=0, judged=99,
     informative=99,
@@ -156,6 +157,7 @@ VIEW = RunView(
         (replace(VIEW, prompts_ended=True), False, False, None),
         (replace(VIEW, flying=99), False, False, None),
         (replace(VIEW, reserve=50), True, False, Shortage.QUEUE_FULL),
+        (replace(VIEW, reserve=50, steps=(OUTSIDE,), now_ms=90_000), False, False, Shortage.TRAINER),
         (replace(VIEW, reserve=50), False, False, None),
         (replace(VIEW, flying=99), False, True, Shortage.NO_WORKERS),
         (replace(VIEW, flying=0), False, True, Shortage.PROMPTS),

@@ -266,6 +266,8 @@ def _at(view: RunView, revision: int, **changes: int) -> RunView:
 
 def _log_account(run: str, account: Account, word: str) -> None:
     if word == "done":
-        log.debug("group_accounted", run=run, group=account.group, verdict=account.verdict.value, step=account.step, why=account.why)
+        # a group that is lost to something broken (infrastructure, a policy that raises) is told where people look
+        tell = log.warning if account.verdict in (Verdict.DROPPED, Verdict.DEAD) else log.debug
+        tell("group_accounted", run=run, group=account.group, verdict=account.verdict.value, step=account.step, why=account.why)
     elif word == "parked":
         log.debug("group_parked", run=run, group=account.group)

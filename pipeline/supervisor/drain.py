@@ -18,7 +18,7 @@ from pipeline.errors import BrokerUnreachable, QueueFull, RollstreamError, RunCl
 from pipeline.messages import CancelReason, Stage
 from pipeline.scripts.step_calls import ACCOUNTS_A_CALL, GIVEN_UP_A_CALL, JOBS_A_CALL, Moved, StepScripts
 from pipeline.supervisor import ledger
-from pipeline.supervisor.actions import Account, Spare
+from pipeline.supervisor.actions import Account, Spare, Verdict
 from pipeline.supervisor.informative import BUILT_IN, Policy
 from pipeline.supervisor.loading import LedgerReader, UnreadableGroup
 from pipeline.supervisor.monitors import length_bias

@@ -24,8 +24,11 @@ _OURS_TO_PASS_ON = ("ROLLSTREAM_PYTHON", "ROLLSTREAM_VLLM_PYTHON", "ROLLSTREAM_T
 """Settings meant for tests. All others stay out: a person's ROLLSTREAM_REDIS_URL must not become the server that tests flush."""
 
 
-QUICK_PROCESSES = min(4, os.cpu_count() or 1)
+_CORES = os.cpu_count() or 1
+QUICK_PROCESSES = min(4, _CORES)
 """Pytest processes of the quick run, each with a server of its own. More of them cost more in starting than they save."""
+FULL_PROCESSES = min(8, 2 * _CORES)
+"""Of the full run: its tests mostly wait (for leases, deadlines, processes that start), so two share a core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,12 @@ STEPS = (
     Step(name="lint", module="ruff", arguments=("check",), is_quick=True),
     Step(name="types", module="mypy", is_quick=True),
     Step(name="imports", module="ops.check_imports", is_quick=True),
-    Step(name="tests", module="pytest", test_folders=("unit", "integration", "contract", "model")),
+    Step(
+        name="tests",
+        module="pytest",
+        arguments=("-n", str(FULL_PROCESSES), "--dist", "worksteal"),
+        test_folders=("unit", "integration", "contract", "model"),
+    ),
     Step(
         name="quick",
         module="pytest",
@@ -54,7 +62,8 @@ STEPS = (
         test_folders=("unit", "integration", "contract", "cases"),
         is_quick=True,
     ),
-    Step(name="faults", module="pytest", test_folders=("faults",)),
+    # each of these has a company of processes of its own
+    Step(name="faults", module="pytest", arguments=("-n", str(QUICK_PROCESSES), "--dist", "worksteal"), test_folders=("faults",)),
     Step(name="cases", module="pytest", test_folders=("cases",)),
     Step(name="e2e", module="pytest", test_folders=("e2e",)),
 )

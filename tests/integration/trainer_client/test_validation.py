@@ -250,6 +250,7 @@ async def test_asked_again_by_the_trainers_next_process_it_goes_on(
         validation = await run.validate(a_validation(), index=20, timeout_s=20)
 
         assert validation.n_valid == 12
+        await wait_until(lambda: len(pump.ended) == 12, "the pump has heard that it ended the last")
         assert Counter(pump.ended) == Counter(member.result.job for member in validation.members)
         await validation.ack()
         await validation.ack()

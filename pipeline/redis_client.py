@@ -30,6 +30,8 @@ from pipeline.settings import QueueSettings
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
+DRIVER = redis.DriverInfo()
+"""What connections say of their library. Made once: it looks the version up among all that is installed, 0.3 ms a connection."""
 READ_MARGIN_S = 5.0
 """A blocking read may come back this much later than asked (some servers let BLOCK run over) before the connection counts as dead."""
 MAX_CONNECTIONS = 64
@@ -62,7 +64,12 @@ def _options(settings: QueueSettings) -> dict[str, Any]:
     # Any: redis-py takes its options by name, each of another type
     if not settings.redis_url:
         raise InvalidRequest("no Redis to connect to: set ROLLSTREAM_REDIS_URL or start the embedded server", field="queue.redis_url")
-    options: dict[str, Any] = {"protocol": 2, "decode_responses": False, "socket_connect_timeout": CONNECT_TIMEOUT_S}
+    options: dict[str, Any] = {
+        "protocol": 2,
+        "decode_responses": False,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "driver_info": DRIVER,
+    }
     if settings.redis_password_file is not None:
         options["credential_provider"] = _FilePassword(settings)
     return options

@@ -112,6 +112,21 @@ def scripts(client: AsyncClient, keys: Keys) -> Scripts:
     return Scripts(client, keys)
 
 
+@pytest.fixture(scope="session")
+def looker() -> Iterator[Callable[[str], redis.Redis]]:
+    """One connection a server for looks at it, kept for the session."""
+    clients: dict[str, redis.Redis] = {}
+
+    def get(url: str) -> redis.Redis:
+        if url not in clients:
+            clients[url] = redis.Redis.from_url(url, max_connections=1)
+        return clients[url]
+
+    yield get
+    for client in clients.values():
+        client.close()
+
+
 @pytest.fixture(autouse=True)
 def no_key_without_expiry(request: pytest.FixtureRequest) -> Iterator[None]:
     """Promise 9: after a test each key of its namespace has an expiry or is listed as permanent. Then the namespace is emptied."""
@@ -119,10 +134,16 @@ def no_key_without_expiry(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     settings: QueueSettings = request.getfixturevalue("settings")
+    client = request.getfixturevalue("looker")(settings.redis_url)
     yield
-    with redis.Redis.from_url(settings.redis_url) as client:
-        found = [key.decode() for key in client.scan_iter(match=f"{{{settings.namespace}:*", count=1000)]
-        leaks = [key for key in found if client.pttl(key) == -1 and not Keys(key.split("}", 1)[0] + "}").is_permanent(key)]
-        for at in range(0, len(found), 500):
-            client.unlink(*found[at : at + 500])
+    found = [key.decode() for key in client.scan_iter(match=f"{{{settings.namespace}:*", count=1000)]
+    leaks = []
+    for at in range(0, len(found), 500):
+        keys = found[at : at + 500]
+        with client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.pttl(key)
+            left = pipe.execute()
+        leaks += [key for key, ms in zip(keys, left, strict=True) if ms == -1 and not Keys(key.split("}", 1)[0] + "}").is_permanent(key)]
+        client.unlink(*keys)
     assert not leaks, f"keys without expiry that are not in the permanent list of pipeline/keys.py: {sorted(leaks)}"

@@ -81,6 +81,7 @@ def test_a_pytest_that_collects_nothing_counts_as_no_test(environment: Environme
     assert "no test was executed" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_pytest_that_cannot_even_collect_fails(environment: Environment, capfd: pytest.CaptureFixture[str]) -> None:
     add_test(environment, "unit", PASSING)
     add_test(environment, "e2e", "import a_module_that_is_not_there\n")
@@ -89,6 +90,7 @@ def test_a_pytest_that_cannot_even_collect_fails(environment: Environment, capfd
     assert capfd.readouterr().out.splitlines()[-1] == "Not all is well: e2e"
 
 
+@pytest.mark.slow
 def test_a_missing_leg_is_listed_and_fails_only_where_none_may_be_missing(
     environment: Environment, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,7 +51,11 @@ def scripted(ids: list[int], request_id: str = "job.1.0.0", *, delay_ms: float =
     return a_request(request_id, extra_args={"script": ids, "delay_ms": delay_ms}, **changes)
 
 
-@pytest.fixture(params=WIRES)
+QUICK_WIRES = ("generate-0.33", "completions-0.33", "unix-socket")
+"""The newest of each shape, and an older one."""
+
+
+@pytest.fixture(params=[pytest.param(wire, marks=() if wire in QUICK_WIRES else pytest.mark.slow) for wire in WIRES])
 async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Pair]:
     """A running pair for every wire shape, the server already probed."""
     socket_path = tmp_path / "llm.sock" if request.param == "unix-socket" else None

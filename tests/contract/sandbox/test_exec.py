@@ -66,6 +66,7 @@ async def test_a_signal_is_told_by_the_exit_code(sandbox: Sandbox) -> None:
     assert (await sandbox.exec("kill -9 $$", timeout_s=10)).returncode == -9
 
 
+@pytest.mark.slow
 async def test_at_the_limit_what_was_printed_comes_back_and_the_whole_tree_ends(sandbox: Sandbox) -> None:
     started = time.monotonic()
 

@@ -51,6 +51,7 @@ async def test_both_streams_and_children_are_heard(kernel: Kernel) -> None:
     assert all(word in result.output for word in ("out", "err", "child", "bang"))
 
 
+@pytest.mark.slow
 async def test_at_the_limit_the_cell_is_interrupted_and_variables_stay(kernel: Kernel) -> None:
     await run(kernel, "x = 5")
     started = time.monotonic()
@@ -63,6 +64,7 @@ async def test_at_the_limit_the_cell_is_interrupted_and_variables_stay(kernel: K
     assert (await run(kernel, "x")).result == "5"
 
 
+@pytest.mark.slow
 async def test_a_cell_without_time_ends_at_once(kernel: Kernel) -> None:
     await run(kernel, "x = 5")
 
@@ -271,6 +273,7 @@ async def test_a_cancelled_cell_is_ended(kernel: Kernel) -> None:
     assert (await run(kernel, "1 + 1")).result == "2"
 
 
+@pytest.mark.slow
 async def test_a_running_cell_can_be_interrupted_from_elsewhere(kernel: Kernel) -> None:
     await run(kernel, "x = 5")
     call = asyncio.create_task(run(kernel, "import time\nopen('up', 'w').close()\ntime.sleep(60)"))

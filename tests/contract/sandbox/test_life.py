@@ -192,6 +192,7 @@ async def test_an_unknown_image_is_refused(provider: SandboxProvider) -> None:
         await provider.start(replace(SPEC, image="no/such:image"), an_owner())
 
 
+@pytest.mark.slow
 async def test_a_cancelled_start_leaves_nothing(provider: SandboxProvider, place: Path) -> None:
     """Cancelled at many moments of its way: whatever was there by then is gone when the provider closes."""
     for steps in range(0, 60, 3):

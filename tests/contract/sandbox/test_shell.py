@@ -181,6 +181,7 @@ STUBBORN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", STUBBORN)
 async def test_at_the_limit_even_a_stubborn_command_ends(shell: Shell, case: str) -> None:
     await run(shell, "X=kept")

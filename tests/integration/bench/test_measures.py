@@ -56,6 +56,7 @@ async def test_a_steady_queue_is_as_deep_after_it_as_before(server_kind: ServerK
             assert int(await ask(pipeline.client, "HGET", pipeline.keys.run(RUN), "out.ok")) == accepted
 
 
+@pytest.mark.slow
 @pytest.mark.one_server
 @pytest.mark.timeout(120)
 async def test_what_a_cancel_is_measured_on_ends_whole(server_kind: ServerKind) -> None:

@@ -51,6 +51,7 @@ class Calling(Acting):
         raise AssertionError("nobody stopped it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls_model", [True, False], ids=["model", "tool"])
 async def test_no_call_starts_without_contact_for_two_leases(workplace: Workplace, redis_server: PrivateServer, calls_model: bool) -> None:
     workplace.settings = workplace.settings.model_copy(update={"lease_s": LEASE_S})

@@ -14,6 +14,7 @@ from tests.integration.cancel.workplace import Acting, Workplace
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(60)]
 
 
+@pytest.mark.slow
 async def test_a_handler_that_swallows_its_cancel_is_left_behind(workplace: Workplace) -> None:
     """A loop with `except BaseException` around its calls: it began the next tool call, its job was never settled, its slot never free,
     and the worker never left."""
@@ -44,6 +45,7 @@ async def test_a_handler_that_swallows_its_cancel_is_left_behind(workplace: Work
     await workplace.nothing_is_left()
 
 
+@pytest.mark.slow
 async def test_a_handler_that_does_not_let_itself_be_handed_back(workplace: Workplace) -> None:
     """Its worker is told to go, at once: the job is another's to begin again, and the sandbox is gone before it is."""
     handler = Acting(deaf=True)

@@ -228,6 +228,7 @@ def test_a_server_that_is_killed_while_it_starts_is_waited_for(place: Place, con
         assert server.status.starts == 3
 
 
+@pytest.mark.slow
 def test_where_no_parent_death_signal_exists_the_next_user_ends_a_server_without_keeper_and_guard(
     place: Place, connect: Connect, kill: Kill, tmp_path: Path
 ) -> None:

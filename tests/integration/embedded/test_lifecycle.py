@@ -132,6 +132,7 @@ def test_who_asks_for_more_safety_than_the_running_server_has_is_refused(place: 
         assert server.status.state is State.READY
 
 
+@pytest.mark.slow
 def test_logs_of_earlier_starts_are_kept_up_to_three(place: Place) -> None:
     for _ in range(5):
         place.hold().close()

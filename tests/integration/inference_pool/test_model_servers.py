@@ -163,6 +163,7 @@ async def test_a_cancelled_job_waits_no_longer(servers: ModelServers) -> None:
             await call
 
 
+@pytest.mark.slow
 async def test_a_job_moves_at_its_next_call_when_its_server_is_taken_away(
     models: Models, pool: InferencePool, servers: ModelServers
 ) -> None:
@@ -201,6 +202,7 @@ async def test_the_load_of_a_job_is_kept_while_it_runs_and_given_back_at_its_end
     assert await pool.load("run1") == {models.url("a"): 0}
 
 
+@pytest.mark.slow
 async def test_an_outage_of_redis_is_waited_for_like_a_server(
     models: Models, settings: QueueSettings, redis_server: PrivateServer, pool: InferencePool
 ) -> None:

@@ -237,6 +237,7 @@ async def test_a_pending_list_with_a_broken_job_does_not_keep_its_worker_from_st
     assert not member.task.done()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["lost", "ml", "failed"])
 async def test_a_broken_job_does_not_keep_the_janitor_from_the_others(crew: Crew, field: str) -> None:
     """Jobs are looked at in the order of their entries: the first one's damage was met in every round, and those after it were never

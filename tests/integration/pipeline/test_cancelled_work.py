@@ -222,6 +222,7 @@ async def test_a_cancel_of_a_run_does_not_reach_the_jobs_of_the_trainer_that_cam
         await member.stop(hurry=True)
 
 
+@pytest.mark.slow
 async def test_a_lost_verdict_interrupts_once_however_often_it_is_heard(crew: Crew) -> None:
     """Each renewal says again that the job is another's, and each interrupted the clean-up of the work anew: a sandbox was left half
     torn down."""

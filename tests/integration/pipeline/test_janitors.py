@@ -49,6 +49,7 @@ async def shift(crew: Crew) -> AsyncIterator[Shift]:
     await asyncio.gather(*tasks.values(), return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_one_of_twelve_acts_and_stays(shift: Shift) -> None:
     await wait_until(shift.acting, "one acts")
     first = await shift.acting()
@@ -65,6 +66,7 @@ async def test_one_of_twelve_acts_and_stays(shift: Shift) -> None:
     assert seen == {first}
 
 
+@pytest.mark.slow
 async def test_another_takes_over_within_three_periods(shift: Shift) -> None:
     await wait_until(shift.acting, "one acts")
     for _ in range(3):

@@ -184,6 +184,7 @@ async def test_a_rest_does_not_keep_a_worker_from_leaving(crew: Crew, quick: Que
     assert await crew.pending() == []
 
 
+@pytest.mark.slow
 async def test_a_worker_whose_lane_is_swept_while_it_enters_makes_it_again(crew: Crew, redis_server: PrivateServer) -> None:
     """A worker was frozen after it had made its lane's group, and its lane was swept. When it woke up and looked for what an earlier boot
     had left in the lane, it died of NOGROUP."""

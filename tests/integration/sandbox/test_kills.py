@@ -74,6 +74,7 @@ async def test_after_a_kill_the_lease_is_free_and_what_was_changed_is_not_met_ag
             await provider.attach(worker.handle, SandboxOwner(job_id="job", attempt=2, boot_id="b"))
 
 
+@pytest.mark.slow
 async def test_a_later_start_takes_the_job_from_a_worker_that_still_lives(start_worker: StartWorker, place: Path) -> None:
     """A frozen worker loses its lease; the next attempt must not find its sandbox working."""
     worker = await start_worker("job", attempt=1)

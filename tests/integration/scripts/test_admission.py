@@ -226,6 +226,7 @@ async def test_admitted_jobs_are_one_to_three_by_weight_whatever_the_room(connec
     assert await one.scripts.admit(["none"], 1700) == 1700 - window
 
 
+@pytest.mark.slow
 async def test_twenty_thousand_jobs_of_one_run_delay_others_by_no_more_than_their_share(connect: Connect) -> None:
     """A small run that comes late waits for as many admissions as its share says, and a turn of each of the others."""
     big, waiting = await connect("big"), await connect("waiting")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
+
 from pipeline.messages import Stage
 from pipeline.redis_client import ask
 from pipeline.scripts.run_calls import RunScripts
@@ -48,6 +50,7 @@ async def admitted(run: Run) -> list[str]:
     return ["v" if ".v1-" in row["job"] else "t" for row in entries]
 
 
+@pytest.mark.slow
 async def test_a_validation_does_not_wait_behind_a_flood_of_training(connect: Connect) -> None:
     run = await connect()
     await train(run, 20_000)

@@ -150,7 +150,7 @@ SHAPES: dict[str, tuple[object, tuple[str, str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("stage", ["init", "run", "eval"])
+@pytest.mark.parametrize("stage", ["init", *(pytest.param(stage, marks=pytest.mark.slow) for stage in ("run", "eval"))])
 async def test_a_hook_shapes_the_failures_of_its_stage(fleet: Fleet, stage: str) -> None:
     shapes = list(SHAPES)
 

@@ -109,6 +109,7 @@ async def one_step(settings: QueueSettings) -> Step:
     raise AssertionError("no step came")
 
 
+@pytest.mark.slow
 @pytest.mark.one_server
 @pytest.mark.timeout(120)
 async def test_what_broke_never_counts_and_what_the_model_broke_counts_as_0(fleet: QueueSettings, client: AsyncClient, keys: Keys) -> None:

@@ -30,6 +30,7 @@ def settings_of(server: PrivateServer) -> QueueSettings:
     return QueueSettings(redis_url=server.url, namespace="outage")
 
 
+@pytest.mark.slow
 @pytest.mark.one_server
 async def test_a_killed_server_is_waited_for_and_nothing_is_lost(make_server: Callable[..., PrivateServer]) -> None:
     server = make_server(persistence="always")

@@ -52,7 +52,7 @@ async def test_a_child_serves_one_call_after_the_other_and_its_prints_do_no_harm
     assert len(pids) == 1
 
 
-@pytest.mark.parametrize("what", ["spin", "sleep", "one long operation"])
+@pytest.mark.parametrize("what", ["spin", *(pytest.param(what, marks=pytest.mark.slow) for what in ("sleep", "one long operation"))])
 async def test_a_child_that_overruns_is_dead_in_time_and_replaced(pool: KillablePool, what: str) -> None:
     before = await echo(pool)
     started = time.perf_counter()
@@ -158,7 +158,9 @@ def owner(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     process.stdout.close()
 
 
-@pytest.mark.parametrize("owner", ["idle", "spin", "sleep", "one long operation"], indirect=True)
+@pytest.mark.parametrize(
+    "owner", ["spin", *(pytest.param(what, marks=pytest.mark.slow) for what in ("idle", "sleep", "one long operation"))], indirect=True
+)
 async def test_no_child_outlives_a_killed_parent(owner: subprocess.Popen[str]) -> None:
     assert owner.stdout is not None
     pid = int(await asyncio.to_thread(owner.stdout.readline))

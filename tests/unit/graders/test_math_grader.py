@@ -98,6 +98,7 @@ async def test_an_answer_whose_process_is_killed_again_and_again_is_wrong_becaus
     assert (verdict.correct, verdict.kind, verdict.reason) == (False, VerdictKind.ERROR, "answer_killed_grader")
 
 
+@pytest.mark.slow
 async def test_a_process_killed_once_costs_nobody_anything(grader: MathGrader) -> None:
     await grader.warm()
     for pid in grader.pids:

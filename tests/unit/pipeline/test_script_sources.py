@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.resources import files
 
 import pytest
@@ -17,6 +18,7 @@ SCRIPTS = sorted(
 FUNCTION = re.compile(r"^(?:local function (\w+)|(\w+) = function)", re.MULTILINE)
 
 
+@cache
 def functions_of_heads() -> set[str]:
     """Every function that some head has."""
     texts = [(files("pipeline.scripts") / f"{head}.lua").read_text(encoding="utf-8") for head in (*HEADS, "ledger")]

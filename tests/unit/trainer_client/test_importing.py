@@ -73,6 +73,7 @@ def test_a_script_that_imported_its_own_module_first_is_told_the_same(tmp_path: 
     assert f"{tmp_path / 'pipeline.py'} hides Rollstream's package 'pipeline'" in python(str(script)).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["workers", "ops"])
 def test_a_file_that_hides_another_package_is_a_warning(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").write_text("")
@@ -85,6 +86,7 @@ def test_a_file_that_hides_another_package_is_a_warning(tmp_path: Path, name: st
     assert f"{tmp_path / name}.py hides Rollstream's package '{name}'" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_folder_without_init_hides_nothing(tmp_path: Path) -> None:
     (tmp_path / "pipeline").mkdir()
     (tmp_path / "pipeline" / "data.txt").write_text("")

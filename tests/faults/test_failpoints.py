@@ -57,6 +57,7 @@ WORKER_POINTS = {
 TRAINER_POINTS = (
     "check_layout",
     "connect_run",
+    "set_version",
     "touch_run",
     "push_prompts",
     "end_prompts",

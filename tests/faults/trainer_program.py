@@ -34,6 +34,7 @@ async def main() -> None:
     rows = [{"question": f"What is {a} plus {a + 1}?", "answer": str(2 * a + 1)} for a in range(PROMPTS)]
     options: dict[str, object] = {"tools": False}
     async with connect(QueueSettings.load(), run=run_id) as run:
+        await run.set_policy_version(run.next_step or 0)
         run.feed(rows, shuffle_seed=3)
         request = StepRequest(
             task="math",

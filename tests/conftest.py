@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 
@@ -33,6 +34,10 @@ hypothesis_settings.register_profile("rollstream", FULL)
 hypothesis_settings.register_profile("quick", FULL, max_examples=20)
 hypothesis_settings.register_profile("explore", FULL, derandomize=False)
 hypothesis_settings.load_profile("rollstream")
+
+
+# a shell that starts the tests in the background has it ignored, and every process that they start would inherit that
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:

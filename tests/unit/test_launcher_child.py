@@ -15,8 +15,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 LAUNCHER = textwrap.dedent(
     """
-    import signal, sys
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started the tests in the background
+    import sys
     sys.path.insert(0, sys.argv[1])
     from ops.launcher import child
     child.end_on_signals()
@@ -30,7 +29,6 @@ LAUNCHER = textwrap.dedent(
 PATIENT = textwrap.dedent(
     """
     import os, signal
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         print("pid", os.getpid(), flush=True)
         signal.pause()

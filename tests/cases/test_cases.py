@@ -18,10 +18,10 @@ FILES = (
     ("dapo", HERE / "data" / "dapo_own.jsonl"),
 )
 SLOW = {
-    *(f"redis-{number:03}" for number in (17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 39)),
+    *(f"redis-{number:03}" for number in (17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39)),
     *(f"math-own-{number:03}" for number in (97, 98, 99, 100, 101, 129)),
 }
-"""Outages and dead workers that are waited out, 4 to 15 seconds each; answers that keep a process busy."""
+"""Outages and dead workers that are waited out, 3 to 15 seconds each; answers that keep a process busy."""
 QUICK_DAPO = {"dapo-001", "dapo-013", "own-dapo-01"}
 """The others of their area take half a second each."""
 

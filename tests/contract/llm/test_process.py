@@ -44,6 +44,7 @@ async def test_it_says_its_address_serves_and_ends_on_sigterm(tmp_path: Path, ov
     assert code == 0
 
 
+@pytest.mark.slow
 async def test_it_ends_with_the_process_that_started_it() -> None:
     reading, writing = os.pipe()
     process = await asyncio.create_subprocess_exec(

@@ -44,6 +44,7 @@ async def test_an_error_is_told_in_plain_text(kernel: Kernel) -> None:
     assert result.output.startswith("before\n")
 
 
+@pytest.mark.slow
 async def test_both_streams_and_children_are_heard(kernel: Kernel) -> None:
     result = await run(kernel, "import sys, os\nprint('out'); print('err', file=sys.stderr)\n_ = os.system('echo child')\n!echo bang")
 
@@ -152,6 +153,7 @@ async def test_a_kernel_that_cannot_answer_is_replaced_and_says_so(kernel: Kerne
     assert any(result.state_lost for result in results)
 
 
+@pytest.mark.slow
 async def test_input_fails_at_once(kernel: Kernel) -> None:
     result = await run(kernel, "input('name? ')")
 
@@ -214,6 +216,7 @@ async def test_every_cell_of_several_kernels_at_once_is_answered(sandbox: Sandbo
         assert answers == [str(n) for n in range(100)]
 
 
+@pytest.mark.slow
 async def test_pictures_become_a_note(kernel: Kernel) -> None:
     code = "from IPython.display import display, HTML\ndisplay({'image/png': 'AAAA', 'text/plain': '<Figure>'}, raw=True)\nHTML('<b>x</b>')"
 
@@ -224,10 +227,12 @@ async def test_pictures_become_a_note(kernel: Kernel) -> None:
     assert "<IPython.core.display.HTML object>" in result.output
 
 
+@pytest.mark.slow
 async def test_help_is_shown(kernel: Kernel) -> None:
     assert "Return the absolute value" in (await run(kernel, "abs?")).output
 
 
+@pytest.mark.slow
 async def test_a_bare_await_works_and_a_second_loop_is_an_error(kernel: Kernel) -> None:
     awaited = await run(kernel, "import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n    return 'ok'\nawait f()")
     nested = await run(kernel, "c = f()\ntry:\n    asyncio.run(c)\nfinally:\n    c.close()")

@@ -216,6 +216,7 @@ async def test_close_ends_what_is_still_attached(provider: SandboxProvider, plac
     assert await sandbox.wait_gone()
 
 
+@pytest.mark.slow
 async def test_eight_at_once_all_start(provider: SandboxProvider) -> None:
     sandboxes = await asyncio.gather(*(provider.start(SPEC, an_owner()) for _ in range(8)))
 

@@ -28,6 +28,7 @@ def quiet(line: str) -> None:
     """Takes what a benchmark tells meanwhile."""
 
 
+@pytest.mark.slow
 async def test_every_job_of_a_measurement_ends_and_is_acknowledged(server_kind: ServerKind) -> None:
     with PrivateServer(server_kind) as server:
         async with noop_pipeline(server.url, processes=2, slots=16) as pipeline:

@@ -215,6 +215,7 @@ def test_a_server_that_is_not_there_is_reported(environ: dict[str, str]) -> None
     assert "/nonexistent/redis.sock" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_installed_client_is_used_unless_told_otherwise_and_gets_the_password_by_its_environment(
     environ: dict[str, str], tmp_path: Path
 ) -> None:

@@ -174,6 +174,7 @@ async def test_a_job_that_is_cancelled_while_it_finishes_ends_once_and_as_cancel
     assert await crew.audit.all_ended("run1", crew.units) == []
 
 
+@pytest.mark.slow
 async def test_a_run_with_thousands_of_waiting_jobs_is_cancelled_whole(crew: Crew) -> None:
     """In calls of some dozens, each short: what waits, is ready, delayed and runs ends as cancelled, each once."""
     groups = [a_group(prompt=f"e0-i{number}", members=16) for number in range(160)]

@@ -49,6 +49,7 @@ async def trained(fleet: Fleet, seed: int) -> list[list[int]]:
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_what_is_trained_is_the_same_in_whatever_order_groups_end(fleet: Fleet, seed: int) -> None:
     informative = [place for place in range(60) if place % 3 != 1]

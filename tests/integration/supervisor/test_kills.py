@@ -34,7 +34,7 @@ SUPERVISOR_POINTS = (
 )
 PROVOKED = ("drop_closed", "end_late_groups", "note_shortage")
 """Passed when something out of the ordinary is there to be done."""
-QUICK_POINTS = ("launch", "drop_closed")
+QUICK_POINTS = ("launch",)
 SUPERVISE = """
 import asyncio, sys
 from pipeline.settings import QueueSettings

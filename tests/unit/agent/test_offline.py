@@ -7,6 +7,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 PROGRAM = textwrap.dedent(
     """
     import sys
@@ -56,6 +58,7 @@ PROGRAM = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 def test_a_turn_runs_with_the_network_closed_but_for_the_loopback() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
 

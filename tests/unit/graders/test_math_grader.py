@@ -65,6 +65,7 @@ async def test_what_our_rules_do_not_read_goes_to_algebra(grader: MathGrader) ->
     assert len(grader.pids) == 1
 
 
+@pytest.mark.slow
 async def test_a_long_answer_is_compared_in_a_process(grader: MathGrader) -> None:
     terms = "+".join(f"x^{{{power}}}" for power in range(60))
 
@@ -150,6 +151,7 @@ async def test_a_cancelled_grade_and_a_left_grader_leave_no_process() -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 async def test_every_shipped_problem_scores_with_its_answer_only(grader: MathGrader, name: str) -> None:
     for problem in load_shipped(name).problems:

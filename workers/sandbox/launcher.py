@@ -55,6 +55,13 @@ class Launcher(Protocol):
     ) -> tuple[LaunchedProcess, int]:
         """Starts a program on a new terminal of its own, echo off; returns the terminal's master side, which the caller owns."""
 
+    def check_open(self) -> None:
+        """What processes answer from the end on, or from when it was asked for, is of the end and not of their commands.
+
+        Raises:
+            SandboxGone: the sandbox has ended, or is about to.
+        """
+
     def kill(self, process: LaunchedProcess, scope: KillScope, number: int) -> None:
         """Sends a signal without waiting.
 

@@ -135,6 +135,7 @@ class PtyShell:
             status = "timeout"
             wake = await self._end_command(session, running)
         if wake == "done":
+            self._launcher.check_open()
             code, folder = running.report.result()
             session.finish(running)
             self._running = None

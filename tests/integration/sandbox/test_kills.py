@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.testing.wait import wait_until
 from tests.integration.sandbox.conftest import AttachedWorker, StartWorker
-from workers.sandbox import Isolation, SandboxGone, SandboxOwner, SandboxSpec
+from workers.sandbox import Isolation, SandboxBusy, SandboxGone, SandboxOwner, SandboxSpec
 from workers.sandbox.process import ProcessSandboxes, owners, sweep
 from workers.sandbox.process.environment import MARK
 from workers.sandbox.process.folder import SandboxFolder
@@ -70,8 +70,17 @@ async def test_after_a_kill_the_lease_is_free_and_what_was_changed_is_not_met_ag
     await wait_until(lambda: nothing_runs(worker), "the sandbox's processes are gone")
 
     async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+
+        async def lease_is_free() -> bool:
+            """The holder of the lease is the last to go."""
+            try:
+                await provider.attach(worker.handle, SandboxOwner(job_id="job", attempt=2, boot_id="b"))
+            except SandboxBusy:
+                return False
+            return True
+
         with pytest.raises(SandboxGone, match="attempt 1 changed it and was lost"):
-            await provider.attach(worker.handle, SandboxOwner(job_id="job", attempt=2, boot_id="b"))
+            await wait_until(lease_is_free, "the lease is free", timeout_s=5)
 
 
 @pytest.mark.slow

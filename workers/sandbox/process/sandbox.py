@@ -214,6 +214,7 @@ class _ChangeNotingLauncher:
         self._sandbox = sandbox
         self._holder = holder
         self.kill = holder.kill
+        self.check_open = sandbox.check_open
 
     @property
     def gone(self) -> asyncio.Future[str]:

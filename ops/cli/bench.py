@@ -16,7 +16,9 @@ def bench(
     """List the benchmarks, or run one."""
     from ops.bench import BENCHMARKS, run_benchmark
     from ops.bench.rivals import make_environment
+    from pipeline.logs import configure_logs
 
+    configure_logs(as_json=False, level="warning")  # on stderr: with --json, stdout is the report and nothing else
     if rivals:
         typer.echo(f"rivals are in {make_environment()}", err=True)
     if not name:

@@ -11,15 +11,14 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Literal, TypeVar
 
 from pipeline.keys import job_id, validation_serial
 from pipeline.messages import JobResult, Outcome
 from pipeline.supervisor.actions import Verdict
+from trainer_client.arrivals import Arrivals, Readers
 from trainer_client.outside_inbox import OutsideInbox
 from trainer_client.records import AwaitingRecord, GroupRecord, HeldRecord, Note, Record, StepRecord
 from trainer_client.results import Result
@@ -30,26 +29,6 @@ REMEMBERED = 100_000
 Kind = Literal["job", "group", "step"]
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-@dataclass(slots=True)
-class SingleResults:
-    """Single results that one reader has not been given yet."""
-
-    waiting: deque[Result] = field(default_factory=deque)
-    arrived: asyncio.Future[None] | None = None
-
-    def put(self, result: Result) -> None:
-        self.waiting.append(result)
-        if self.arrived is not None and not self.arrived.done():
-            self.arrived.set_result(None)
-
-    def arrival(self) -> asyncio.Future[None]:
-        """Resolved when there is something to take."""
-        self.arrived = asyncio.get_running_loop().create_future()
-        if self.waiting:
-            self.arrived.set_result(None)
-        return self.arrived
 
 
 class Inbox:
@@ -82,7 +61,7 @@ class Inbox:
         self._empty: set[int] = set()
         self._job_waiters: dict[str, set[asyncio.Future[Result]]] = {}
         self._step_waiters: dict[int, set[asyncio.Future[StepRecord]]] = {}
-        self._readers: list[SingleResults] = []
+        self._single_readers: Readers[Result] = Readers()
 
     # ---- what arrives
 
@@ -127,8 +106,7 @@ class Inbox:
             if record.group:
                 self._give_out_steps()
             else:
-                for reader in self._readers:
-                    reader.put(result)
+                self._single_readers.put(result)
 
     def _is_of_no_open_validation(self, group: str) -> bool:
         serial = validation_serial(group)
@@ -202,15 +180,9 @@ class Inbox:
             _join(self._step_waiters, index, future)
         return future
 
-    @contextmanager
-    def singles(self) -> Iterator[SingleResults]:
+    def singles(self) -> AbstractContextManager[Arrivals[Result]]:
         """The single results that are here, and those that arrive while the block runs."""
-        reader = SingleResults(deque(result for result in self.jobs.values() if not result.record.group))
-        self._readers.append(reader)
-        try:
-            yield reader
-        finally:
-            self._readers.remove(reader)
+        return self._single_readers.join(result for result in self.jobs.values() if not result.record.group)
 
     def was_acked(self, unit: str) -> bool:
         """Whether this client acked a job or group."""

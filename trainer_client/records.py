@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import orjson
 
@@ -193,9 +194,29 @@ def read_record(entry: str, flat: Sequence[bytes]) -> Record:
     raise Unreadable(f"kind {kind!r}")
 
 
-def _job(entry: str, found: Mapping[str, str]) -> JobResult:
-    seconds = {stage: int(found.get(f"{stage}_ms") or 0) / 1000 for stage in STAGES}
-    return JobResult(
+class _MemberEnd(TypedDict):
+    """What the records of an ended job and of one that awaits its reward both say."""
+
+    entry: str
+    job: str
+    run: str
+    group: str
+    member: int
+    task: str
+    outcome: Outcome
+    reward: float | None
+    components: Mapping[str, float]
+    stop: str
+    run_attempt: int
+    sampled_tokens: int
+    total_tokens: int
+    turns: int
+    first_version: str
+    last_version: str
+
+
+def _member_end(entry: str, found: Mapping[str, str]) -> _MemberEnd:
+    return _MemberEnd(
         entry=entry,
         job=found["job"],
         run=found["run"],
@@ -203,20 +224,35 @@ def _job(entry: str, found: Mapping[str, str]) -> JobResult:
         member=int(found.get("n") or 0),
         task=found.get("task", ""),
         outcome=Outcome(found["out"]),
-        reason=found.get("why", ""),
         reward=_number(found.get("rew", "")),
         components=_components(found.get("comps", "")),
         stop=found.get("stop", ""),
-        attempt=int(found.get("att") or 0),
         run_attempt=int(found.get("ra") or 0),
-        eval_attempt=int(found.get("ea") or 0),
         sampled_tokens=int(found.get("sampled") or 0),
         total_tokens=int(found.get("total") or 0),
         turns=int(found.get("turns") or 0),
         first_version=found.get("v0", ""),
         last_version=found.get("v1", ""),
+    )
+
+
+def _job(entry: str, found: Mapping[str, str]) -> JobResult:
+    seconds = {stage: int(found.get(f"{stage}_ms") or 0) / 1000 for stage in STAGES}
+    return JobResult(
+        **_member_end(entry, found),
+        reason=found.get("why", ""),
+        attempt=int(found.get("att") or 0),
+        eval_attempt=int(found.get("ea") or 0),
         seconds={**seconds, "total": int(found.get("all_ms") or 0) / 1000},
         spent_tokens=int(found.get("spent") or found.get("sampled") or 0),
+    )
+
+
+def _awaiting(entry: str, found: Mapping[str, str]) -> AwaitingRecord:
+    return AwaitingRecord(
+        **_member_end(entry, found),
+        due_ms=int(found.get("due") or 0),
+        incarnation=int(found.get("inc") or 0),
     )
 
 
@@ -285,29 +321,6 @@ def _member_components(text: str) -> dict[str, tuple[float | None, ...]]:
     if not isinstance(found, dict):
         raise ValueError(f"components of a group are a {type(found).__name__}, not a map")
     return {name: tuple(None if value is None else float(value) for value in values) for name, values in found.items()}
-
-
-def _awaiting(entry: str, found: Mapping[str, str]) -> AwaitingRecord:
-    return AwaitingRecord(
-        entry=entry,
-        job=found["job"],
-        run=found["run"],
-        group=found.get("grp", ""),
-        member=int(found.get("n") or 0),
-        task=found.get("task", ""),
-        outcome=Outcome(found["out"]),
-        reward=_number(found.get("rew", "")),
-        components=_components(found.get("comps", "")),
-        stop=found.get("stop", ""),
-        run_attempt=int(found.get("ra") or 0),
-        sampled_tokens=int(found.get("sampled") or 0),
-        total_tokens=int(found.get("total") or 0),
-        turns=int(found.get("turns") or 0),
-        first_version=found.get("v0", ""),
-        last_version=found.get("v1", ""),
-        due_ms=int(found.get("due") or 0),
-        incarnation=int(found.get("inc") or 0),
-    )
 
 
 def _held(entry: str, found: Mapping[str, str]) -> HeldRecord:

@@ -1,4 +1,4 @@
--- Jobs that await a reward from outside, and groups that are held for their trainer's hook (ADR 10). Stands after lib.lua in every script, since
+-- Jobs that await a reward from outside, and groups that are held for their trainer's hook (ADR 10). Stands after cancels.lua, since
 -- whoever cancels may meet one.
 --
 -- An awaiting job is held by nobody: it is in no stream, has no lease and is not in flight. Its hash says what it ends as with a reward (`aw.out`,

@@ -1,4 +1,4 @@
--- Common to the scripts of the ledger: feeding, steps, launching, accounting. Stands after lib.lua in scripts that say `-- needs: ledger`.
+-- Common to the scripts of the ledger: feeding, steps, launching, accounting. Stands after the other heads in scripts that say `-- needs: ledger`.
 --
 -- Each change of a run's ledger raises `rev` of r:<run>. A decision carries the incarnation and the rev it was made on, and is refused as 'moved'
 -- when either is another: supervisors never act twice on one state.

@@ -1,4 +1,5 @@
--- Common to every script, which gets what it uses of it (sources.py); key names mirror pipeline/keys.py (a test compares them).
+-- What every script stands on, and gets what it uses of (sources.py): names of keys, reading, what a batch gathers, the places of a job. Key names
+-- mirror pipeline/keys.py (a test compares them).
 -- KEYS[1] is always <tag>:meta of the shard. All keys of a shard share its hash tag, so a script stays in one slot.
 local P = string.sub(KEYS[1], 1, -5)
 local call = redis.call
@@ -46,6 +47,34 @@ end
 
 -- An error that was caught, as text: one of a Redis command is a table.
 local function words_of(problem) return type(problem) == 'table' and problem.err or tostring(problem) end
+
+-- The hash of a job, and whether its key can be used at all: a key of another type makes one job unusable, not the script.
+local function job_hash(job, ...)
+  local ok, h = pcall(hash, job_key(job), ...)
+  if ok then return h, true end
+  return {}, false
+end
+
+-- The same for scripts that read many jobs: made once for its fields. The table it answers is the same each time and good until the next job.
+local function job_reader(...)
+  local names, h = {...}, {}
+  return function(job)
+    local values = redis.pcall('HMGET', job_key(job), unpack(names))
+    if values.err then return {}, false end
+    for i, name in ipairs(names) do h[name] = values[i] or nil end
+    return h, true
+  end
+end
+
+-- nil, or why a trainer's call is refused.
+local function run_refusal(run, inc)
+  local r = hash(run_key(run), 'st', 'inc', 'cx', 'why')
+  if not r.st then return {'closed', 'unknown'} end
+  if r.inc ~= inc then return {'stale', r.inc} end
+  if r.st ~= 'open' then return {'closed', r.why and r.st .. ' (' .. r.why .. ')' or r.st} end
+  if r.cx then return {'closed', 'cancelled (' .. r.cx .. ')'} end
+  return nil
+end
 
 -- A name belongs to one boot of one process. A missing lock (it ran out while Redis or the worker was away) is taken again.
 local function holds_name(consumer, boot, lock_ms)
@@ -143,8 +172,6 @@ local told = gather(function(runs)
   end
 end)
 
-local end_awaiting, hold_group, end_hold -- awaiting.lua
-
 -- A job becomes claimable: one new entry with a readable header (its stage is the stream's, its time the entry id's). More fields for the job's hash
 -- may follow. What can fail (a stream key of another type) comes first: then nothing is changed.
 local function make_ready(job, h, stage, node, ...)
@@ -190,353 +217,4 @@ end
 local function is_there(stream, eid)
   local found = redis.pcall('XRANGE', stream, eid, eid)
   return found.err ~= nil or #found > 0
-end
-
--- A wake-up is no record: what it would tell stands elsewhere, so it never stops anything. One that failed is counted, and the janitor says so.
-local function wake_up(...)
-  local told = redis.pcall('XADD', P .. 's:reward', 'MAXLEN', '~', REWARD_MAXLEN, '*', ...)
-  if type(told) == 'table' and told.err then count(KEYS[1], 'wake_ups_lost', 1) end
-end
-
-local function close_group(grp, run, prompt, val)
-  if val then
-    -- all of a validation's groups are wanted and nobody judges them: its trainer puts their records together
-    call('HSET', group_key(grp), 'st', 'closed', 'closed', NOW)
-    count(run_key(run), 'groups.validation', 1)
-    redis.pcall('ZREM', open_key(run), grp)
-    return
-  end
-  -- the record of closed groups comes first: when it cannot be written the group stays open, and reconcile closes it
-  call('ZADD', P .. 'z:closed', NOW, grp)
-  call('HSET', group_key(grp), 'st', 'closed', 'closed', NOW)
-  redis.pcall('ZREM', open_key(run), grp)
-  wake_up('kind', 'group_closed', 'run', run, 'grp', grp, 'prompt', prompt or '')
-end
-
--- One line a member, the first one stands; the last one closes the group. A group that is gone, or is something else by now, takes no lines.
-local groups = {}
-local function add_member(grp, run, n, line)
-  local key = group_key(grp)
-  local g = groups[grp] or hash_or_nothing(key, 'want', 'st', 'prompt', 'val', 'aw')
-  groups[grp] = g
-  if not g.st or call('HSETNX', key .. ':m', n, line) == 0 then return end
-  local have = call('HLEN', key .. ':m')
-  if have == 1 then call('PEXPIRE', key .. ':m', math.max(1, call('PTTL', key))) end
-  if g.aw and call('HDEL', key, 'aw.' .. n) == 1 then g.aw = call('HINCRBY', key, 'aw', -1) end
-  if g.st == 'open' and have >= tonumber(g.want) then
-    close_group(grp, run, g.prompt, g.val)
-    g.st = 'closed'
-    if g.aw then end_hold(grp, run) end
-  elseif g.st == 'open' and g.aw then
-    hold_group(grp, run, g, have)
-  end
-end
-
--- How a cancelled job ends: the deadline has an outcome of its own.
-local function outcome_of(reason) return reason == 'deadline' and 'expired' or 'cancelled' end
-
--- A field of a member's line, whose fields are joined by bars.
-local function plain(text)
-  if not text or not string.find(text, '|', 1, true) then return text or '' end
-  return (string.gsub(text, '|', '/'))
-end
-
--- Promise 1 and 3: the terminal record, the fan-in into the group and the counters are one step.
--- h: from `hash` with st, stage, run, grp, n, task, att; with `loaded` set also what `TERMINAL_FIELDS` names.
--- r: out, why, rew, comps, stop, sampled, total, turns, v0, v1 (all text). More fields for the job's hash may follow.
-local TERMINAL_FIELDS = {'b.run', 'b.eval', 'ms.init', 'ms.run', 'ms.eval', 't', 'res', 'inc', 'tok'}
-local function terminal(job, h, r, ...)
-  local key, run, b = job_key(job), h.run, h
-  if not h.loaded then b = hash(key, unpack(TERMINAL_FIELDS)) end
-  local grp = h.grp or ''
-  -- what it sampled over all its attempts: journalled turns, and at least what its trajectory has
-  local sampled = tonumber(r.sampled or '0')
-  local spent = math.max(sampled, tonumber(b.tok or '0'))
-  local rid = call('XADD', results_key(run), '*', 'kind', 'job', 'job', job, 'run', run, 'grp', grp, 'n', h.n or '0', 'task', h.task or '',
-    'out', r.out, 'why', r.why or '', 'rew', r.rew or '', 'comps', r.comps or '', 'stop', r.stop or '', 'att', h.att or '0',
-    'ra', b['b.run'] or '0', 'ea', b['b.eval'] or '0', 'sampled', r.sampled or '0', 'total', r.total or '0', 'turns', r.turns or '0',
-    'v0', r.v0 or '', 'v1', r.v1 or '', 'init_ms', b['ms.init'] or '0', 'run_ms', b['ms.run'] or '0', 'eval_ms', b['ms.eval'] or '0',
-    'all_ms', NOW - tonumber(b.t or NOW), 'inc', b.inc or '0', 'stage', h.stage or '', 'spent', spent)
-  call('HSET', key, 'st', 'done', 'out', r.out, 'rid', rid, 'eid', '', 'done', NOW, ...)
-  if (r.why or '') ~= '' then call('HSET', key, 'why', r.why) end
-  local rk = run_key(run)
-  told[run] = true
-  undated[#undated + 1] = job
-  count(rk, 'inflight', -1)
-  count(rk, 'out.' .. r.out, 1)
-  if b.res then count(KEYS[1], 'reserved', -tonumber(b.res)) end
-  if grp == '' then
-    redis.pcall('ZREM', open_key(run), job)
-    count(rk, 'tok.outside', spent)
-  else
-    add_member(grp, run, h.n, table.concat({r.out, r.rew or '', plain(r.stop), r.sampled or '0', r.total or '0', r.turns or '0', h.att or '0',
-      plain(r.v0), plain(r.v1), rid, plain(r.why), r.comps or ''}, '|'))
-    local g = groups[grp]
-    if g.val then
-      count(rk, 'tok.outside', spent)
-    elseif g.st and spent > sampled then
-      call('HSET', group_key(grp), 'more.' .. h.n, spent - sampled)
-    end
-  end
-  return rid
-end
-
--- A job whose budget is used up, or that no retry can help: terminal record first, then a line for the people who look at failures.
-local function tell_dead(...) redis.pcall('XADD', P .. 's:dead', 'MAXLEN', '~', DEAD_MAXLEN, '*', ...) end
-local function dead_letter(job, h, why, ...)
-  local rid = terminal(job, h, {out = 'infra_failure', why = why})
-  tell_dead('job', job, 'run', h.run, 'grp', h.grp or '', 'stage', h.stage or '', 'att', h.att or '0', 'failed', h.failed or '0',
-    'lost', h.lost or '0', 'why', why, 'rid', rid, ...)
-end
-
-local LOST_HASH, UNUSABLE = 'its hash is gone', 'its key holds something else'
-
--- The hash of a job, and whether its key can be used at all: a key of another type makes one job unusable, not the script.
-local function job_hash(job, ...)
-  local ok, h = pcall(hash, job_key(job), ...)
-  if ok then return h, true end
-  return {}, false
-end
-
--- The same for scripts that read many jobs: made once for its fields. The table it answers is the same each time and good until the next job.
-local function job_reader(...)
-  local names, h = {...}, {}
-  return function(job)
-    local values = redis.pcall('HMGET', job_key(job), unpack(names))
-    if values.err then return {}, false end
-    for i, name in ipairs(names) do h[name] = values[i] or nil end
-    return h, true
-  end
-end
-
--- A job whose hash is gone, or is something else, can never report. It ends here as a dead letter, so that its group closes and its run's
--- counters hold. What it was is read from its id and its group. False when it was no open job of anybody.
-local function bury(job, why, was_waiting)
-  local run = string.match(job, '^[^.]*')
-  local grp, n = string.match(job, '^(.*)%.(%d+)$')
-  local g = grp and hash_or_nothing(group_key(grp), 'st', 'want', 'res', 'inc') or {}
-  if g.st then
-    if g.st ~= 'open' or tonumber(n) >= tonumber(g.want) or call('HEXISTS', group_key(grp) .. ':m', n) == 1 then return false end
-  elseif not call('ZSCORE', open_key(run), job) or call('EXISTS', group_key(job)) == 1 then
-    return false -- nobody's, or a group whose id was taken for a job's
-  end
-  for _, cls in ipairs(call('SMEMBERS', P .. 'classes')) do
-    if redis.pcall('ZREM', queue_key(run, cls), job) == 1 then was_waiting = true end
-  end
-  if redis.pcall('ZREM', P .. 'aw:' .. run, job) == 1 then was_waiting = true end
-  if was_waiting then count(run_key(run), 'inflight', 1) end
-  call('ZREM', P .. 'z:delay', job)
-  call('UNLINK', job_key(job))
-  dead_letter(job, {run = run, grp = g.st and grp or '', n = g.st and n or '0', inc = g.inc, res = g.res, loaded = true}, why)
-  call('PEXPIRE', job_key(job), tonumber(hash_or_nothing(run_key(run), 'ttl_ms').ttl_ms or '604800000'))
-  return true
-end
-
--- Waiting jobs of one run have two lanes in one sorted set: those of a validation have scores of a band above all others. While both have jobs they
--- take turns, job for job, also over calls, so that a validation waits behind no flood and is none. Takes at most `most` jobs out, in turn.
-local VALIDATION_BAND, LANES_PART = 2^50, 2^49
-local function take_waiting(rk, r, queue, most)
-  local validation = r['val.serial'] and call('ZCOUNT', queue, LANES_PART, '+inf') or 0
-  local training, ours, out = 0, {}, {}
-  if validation > 0 then
-    training = call('ZCARD', queue) - validation
-    local share = most
-    if training > 0 then
-      share = math.floor(most / 2)
-      if most % 2 == 1 then
-        if r.lane ~= 'training' then share = share + 1 end
-        call('HSET', rk, 'lane', r.lane ~= 'training' and 'training' or 'validation')
-      end
-      share = math.min(validation, math.max(share, most - training))
-    end
-    ours = share > 0 and call('ZRANGEBYSCORE', queue, LANES_PART, '+inf', 'LIMIT', 0, share) or {}
-    in_pieces(ours, function(...) call('ZREM', queue, ...) end)
-    most = math.min(training, most - #ours)
-  end
-  local others = most > 0 and call('ZPOPMIN', queue, most) or {}
-  for i = 1, math.max(#ours, #others / 2) do
-    out[#out + 1] = ours[i]
-    out[#out + 1] = others[2 * i - 1]
-  end
-  return out
-end
-
--- Weighted deficit round robin over the runs that have waiting jobs of one class: moves jobs to s:init while that is short.
--- A run's turn is a quantum of jobs by its weight. When the room ends within a turn, the run stays at the head with what is left of it.
--- A run whose queue is something else by now is held back like one that is paused.
-local QUANTUM, LEAST_WEIGHT = 8, 0.01
-admit = function(cls, window)
-  local active, deficits = class_key(P .. 'active', cls), class_key(P .. 'deficit', cls)
-  local turns = call('LLEN', active)
-  if turns == 0 then return 0 end
-  local stream = stage_stream('init', cls)
-  local waiting = redis.pcall('XLEN', stream)
-  if type(waiting) ~= 'number' then return 0 end
-  if waiting > 0 then
-    local pending = redis.pcall('XPENDING', stream, 'init')
-    if type(pending) == 'table' and not pending.err then waiting = waiting - pending[1] end
-  end
-  local room, moved, held_back = window - waiting, 0, 0
-  while room > 0 and turns > 0 and held_back < turns do
-    local run = call('LINDEX', active, 0)
-    local rk, queue = run_key(run), queue_key(run, cls)
-    local r = hash_or_nothing(rk, 'weight', 'quota', 'inflight', 'paused', 'val.serial', 'lane')
-    local quota, allowed = tonumber(r.quota or '0'), room
-    if quota > 0 then
-      local in_flight = tonumber(r.inflight or '0') + ((counted[rk] or {}).inflight or 0)
-      allowed = math.min(room, quota - in_flight)
-      local queued = redis.pcall('ZCARD', queue)
-      if type(queued) == 'number' and in_flight + queued > quota then call('HSET', KEYS[1], 'window', window) end
-    end
-    if r.paused == '1' or type(redis.pcall('ZCARD', queue)) ~= 'number' then allowed = 0 end
-    local left
-    if allowed <= 0 then
-      -- no credit builds up while a run is held back
-      held_back, left = held_back + 1, 0
-    else
-      held_back, left = 0, tonumber(call('HGET', deficits, run) or '0')
-      if left < 1 then left = left + QUANTUM * math.max(LEAST_WEIGHT, tonumber(r.weight or '1')) end
-      local most, before = math.min(allowed, math.floor(left)), moved
-      for _, job in ipairs(most > 0 and take_waiting(rk, r, queue, most) or {}) do
-        local h, usable = job_hash(job, 'st', 'run', 'grp', 'n', 'task', 'cls', 'att')
-        if h.st == 'waiting' then
-          make_ready(job, h, 'init')
-          count(rk, 'inflight', 1)
-          room, moved, left = room - 1, moved + 1, left - 1
-        elseif not usable or not h.st then
-          bury(job, usable and LOST_HASH or UNUSABLE, true)
-        end
-      end
-      if room > 0 and moved - before == allowed then left = 0 end
-    end
-    if call('EXISTS', queue) == 0 then
-      call('LPOP', active)
-      call('HDEL', deficits, run)
-      redis.pcall('HDEL', rk, class_key('listed', cls))
-      turns = turns - 1
-    else
-      call('HSET', deficits, run, left)
-      if room > 0 or left < 1 then call('LMOVE', active, active, 'LEFT', 'RIGHT') end
-    end
-  end
-  return moved
-end
-
--- One unit (a whole group, or a single job when members is 0) enters the queue of its run.
--- c: run, inc, tpl, task, cls, pri, wall_ms, ttl_ms, mf, ml, res, recovery, val (serial of the validation it belongs to, or nil)
-local function accept_unit(c, unit, members, prompt_body, prompt_id, draw, version)
-  local keep_ms = c.wall_ms + c.ttl_ms
-  call('SET', prompt_key(unit), prompt_body, 'PX', keep_ms)
-  local rk, queue = run_key(c.run), queue_key(c.run, c.cls)
-  local n = math.max(1, members)
-  local last = call('HINCRBY', rk, 'seq', n)
-  local base = (c.val and VALIDATION_BAND or 0) - c.pri * 1099511627776
-  local queued, deadlines = {}, {}
-  for m = 0, n - 1 do
-    local job = members == 0 and unit or (unit .. '.' .. m)
-    local key = job_key(job)
-    -- a hash this small is a list that is searched from its head: what scripts ask for most stands there
-    call('HSET', key, 'st', 'waiting', 'att', 0, 'eid', '', 'src', '', 'stage', 'init', 'run', c.run, 'grp', members == 0 and '' or unit, 'n', m,
-      'task', c.task, 'inc', c.inc, 'cls', c.cls, 't', NOW, 'tpl', c.tpl, 'draw', draw, 'dl', NOW + c.wall_ms, 'failed', 0, 'lost', 0,
-      'res', c.res, 'mf', c.mf, 'ml', c.ml, 'recovery', c.recovery)
-    call('PEXPIRE', key, keep_ms)
-    queued[#queued + 1] = base + last - n + 1 + m
-    queued[#queued + 1] = job
-    deadlines[#deadlines + 1] = NOW + c.wall_ms
-    deadlines[#deadlines + 1] = job
-  end
-  if members > 0 then
-    call('HSET', group_key(unit), 'run', c.run, 'inc', c.inc, 'prompt', prompt_id, 'draw', draw, 'want', n, 'st', 'open', 't', NOW, 'pv', version,
-      'begun', 0, 'res', c.res)
-    if c.val then call('HSET', group_key(unit), 'val', c.val) end
-    call('PEXPIRE', group_key(unit), keep_ms)
-  end
-  call('ZADD', open_key(c.run), NOW, unit)
-  in_pieces(queued, function(...) call('ZADD', queue, ...) end)
-  in_pieces(deadlines, function(...) call('ZADD', P .. 'z:deadline', ...) end)
-  for _, key in ipairs({rk, queue, open_key(c.run)}) do keep(key, keep_ms) end
-  count(KEYS[1], 'reserved', c.res * n)
-  count(rk, 'accepted', n)
-  if call('HSETNX', rk, class_key('listed', c.cls), 1) == 1 then call('RPUSH', class_key(P .. 'active', c.cls), c.run) end
-end
-
--- Why nothing may be accepted now: nil, or a reason. What is reserved for open jobs counts as used.
-local function memory_refusal(more)
-  local info = call('INFO', 'memory')
-  local max = tonumber(string.match(info, 'maxmemory:(%d+)') or '0')
-  if max == 0 then return nil end
-  local used = tonumber(string.match(info, 'used_memory:(%d+)'))
-  local reserved = math.max(0, tonumber(call('HGET', KEYS[1], 'reserved') or '0'))
-  if used + reserved + more > 0.8 * max then
-    return string.format('memory: %d MiB used and %d MiB reserved of %d MiB', used / 1048576, reserved / 1048576, max / 1048576)
-  end
-  return nil
-end
-
--- nil, or why a trainer's call is refused.
-local function run_refusal(run, inc)
-  local r = hash(run_key(run), 'st', 'inc', 'cx', 'why')
-  if not r.st then return {'closed', 'unknown'} end
-  if r.inc ~= inc then return {'stale', r.inc} end
-  if r.st ~= 'open' then return {'closed', r.why and r.st .. ' (' .. r.why .. ')' or r.st} end
-  if r.cx then return {'closed', 'cancelled (' .. r.cx .. ')'} end
-  return nil
-end
-
-local function was_done(run, unit)
-  local ttl_days = 2
-  for back = 0, ttl_days - 1 do
-    if call('SISMEMBER', done_key(run, NOW - back * 86400000), unit) == 1 then return true end
-  end
-  return false
-end
-
--- nil, or why the jobs of an incarnation are cancelled with their run. A run that a new trainer took over keeps the cancel of its jobs from before.
-local run_cx = {}
-local function cancel_of_run(run, inc)
-  local r = run_cx[run] or hash_or_nothing(run_key(run), 'cx', 'cx.inc', 'cx.why')
-  run_cx[run] = r
-  if r.cx then return r.cx end
-  if r['cx.inc'] and tonumber(inc or '0') <= tonumber(r['cx.inc']) then return r['cx.why'] end
-  return nil
-end
-
--- nil, or why a group was cancelled. Its mark stands before its members have theirs.
-local group_cx = {}
-local function cancel_of_group(grp)
-  if (grp or '') == '' then return nil end
-  if group_cx[grp] == nil then group_cx[grp] = hash_or_nothing(group_key(grp), 'cx').cx or false end
-  return group_cx[grp] or nil
-end
-
--- nil, or why a job was cancelled, wherever the mark stands. h: cx, grp, run, inc.
-local function cancel_of(h) return h.cx or cancel_of_group(h.grp) or cancel_of_run(h.run, h.inc) end
-
--- Ends one job that nobody holds, or marks one that a worker holds. Returns what was found.
-local function cancel_job(job, reason)
-  local key = job_key(job)
-  local h, usable = job_hash(job, 'st', 'run', 'grp', 'n', 'task', 'cls', 'att', 'stage', 'src', 'eid', 'cx', 'node')
-  if not h.st then
-    return bury(job, usable and LOST_HASH or UNUSABLE) and 'settled' or 'unknown'
-  end
-  if h.st == 'done' then return 'done' end
-  -- held by a worker, unless its entry is gone: then nobody's lease can run out, and nobody else would end it
-  if h.st == 'running' and is_there(P .. h.src, h.eid) then
-    if not h.cx then call('HSET', key, 'cx', reason) end
-    return 'running'
-  end
-  if h.st == 'awaiting' then
-    end_awaiting(job, h, h.cx or reason)
-    return 'settled'
-  end
-  terminal(job, h, {out = outcome_of(h.cx or reason), why = h.cx or reason}, 'cx', h.cx or reason)
-  if h.st == 'waiting' then
-    redis.pcall('ZREM', queue_key(h.run, h.cls), job)
-    count(run_key(h.run), 'inflight', 1)
-  elseif h.st == 'ready' then
-    drop_entry(P .. h.src, h.stage, h.eid)
-  elseif h.st == 'delayed' then
-    call('ZREM', P .. 'z:delay', job)
-  end
-  return 'settled'
 end

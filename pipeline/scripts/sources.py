@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
-HEADS = ("lib", "awaiting")
-"""Heads of every script; others are asked for by `-- needs: <head>`."""
+HEADS = ("lib", "endings", "admission", "cancels", "awaiting")
+"""Heads of every script, each after what it uses; others are asked for by `-- needs: <head>`."""
 _TAIL = "if not ok and type(reply) ~= 'table' then error(reply, 0) end\nreturn reply"
 """An error of a Redis command is a table, and as a reply it is that error again."""
 _DECLARES = re.compile(r"^(?:local function (\w+)|local ([\w, ]+)|(\w+) = )", re.MULTILINE)

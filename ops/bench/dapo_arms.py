@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ops.bench.dapo_mix import LONGEST_5, MEMBERS, Mix
+from ops.bench.dapo_mix import MEMBERS, Mix, TrainedOn
 from ops.bench.dapo_task import TASK, TOKENS_A_UNIT, load_weights
 from pipeline.settings import QueueSettings
 from trainer_client import JobRequest, Result, StepRequest, connect
@@ -67,30 +67,20 @@ class Arm:
         return self.steps * (23.5 if self.batch == TARGET else 14.5) * (7.8 if self.half_slow else 1.0)
 
 
-@dataclass
-class Trained:
-    """What came out of one arm's window."""
+@dataclass(kw_only=True)
+class Trained(TrainedOn):
+    """What came out of one arm's window. `units` is filled in when the workers have ended."""
 
     arm: Arm
     unit_s: float
     from_s: float = 0.0
     to_s: float = 0.0
-    lengths: list[float] = field(default_factory=list)
-    """Of trained members in units, without the slow factor."""
-    slow: list[bool] = field(default_factory=list)
-    """Of accepted groups."""
     stale: list[bool] = field(default_factory=list)
     """Of accepted groups of ours: older than the staleness it was asked for, and marked so."""
     late_s: list[float] = field(default_factory=list)
     """What a trained member spent in RUN beyond its rollout."""
     hops_s: list[float] = field(default_factory=list)
     """What the first member of a batch to end spent outside RUN."""
-    units: float = 0.0
-    """Sampled in the window, filled in when the workers have ended."""
-
-    @property
-    def tokens_a_group(self) -> float:
-        return self.units / len(self.slow)
 
     @property
     def to_oracle(self) -> float:
@@ -107,27 +97,12 @@ class Trained:
         """Share of the time that a slot sampled."""
         return self.units * self.unit_s / (self.to_s - self.from_s) / self.arm.slots
 
-    @property
-    def mean_length(self) -> float:
-        return sum(self.lengths) / len(self.lengths)
-
-    @property
-    def longest(self) -> float:
-        """Share of trained members as long as the longest 5 %."""
-        return sum(length > LONGEST_5 for length in self.lengths) / len(self.lengths)
-
-    @property
-    def slow_share(self) -> float:
-        return sum(self.slow) / len(self.slow)
-
     def take(self, number: int, members: Sequence[Result]) -> None:
         """A group that is trained on."""
         kind = self.arm.mix.kind(number)
-        self.slow.append(kind.is_slow)
-        for member in members:
-            units = member.record.sampled_tokens / TOKENS_A_UNIT
-            self.lengths.append(units / kind.factor)
-            self.late_s.append(member.record.seconds["run"] - units * self.unit_s)
+        units = [member.record.sampled_tokens / TOKENS_A_UNIT for member in members]
+        self.add(kind, (length / kind.factor for length in units))
+        self.late_s += (member.record.seconds["run"] - length * self.unit_s for member, length in zip(members, units, strict=True))
 
 
 async def train(settings: QueueSettings, arm: Arm, unit_s: float, folder: Path) -> Trained:
@@ -136,7 +111,7 @@ async def train(settings: QueueSettings, arm: Arm, unit_s: float, folder: Path) 
     Args:
         folder: where the task looks for the version of the weights.
     """
-    trained = Trained(arm, unit_s)
+    trained = Trained(arm=arm, unit_s=unit_s)
     if arm.how == "ours":
         await _supervised(settings, trained, folder)
     else:

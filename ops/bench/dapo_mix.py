@@ -1,4 +1,4 @@
-"""The rollouts of `bench dapo` and of the simulated fleet: who is informative, who is slow, how long each takes.
+"""The rollouts of `bench dapo` and of the simulated fleet: who is informative, who is slow, how long each takes; what of them is trained.
 
 40 % of prompts are all right, 25 % all wrong, the others mixed; only mixed groups are informative. The length of a rollout is lognormal(0,
 0.8) in units, times ten for a slow prompt.
@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -105,6 +106,43 @@ class Dealer:
     def length(self, group: str, prompt: int, member: int) -> float:
         """Of one rollout in units: how long it takes, and how many tokens it samples."""
         return self.base_lengths(group, prompt)[member] * self._mix.kind(prompt).factor
+
+
+@dataclass
+class TrainedOn:
+    """What a stretch of steps was trained on, and what was sampled for it."""
+
+    units: float = 0.0
+    """Sampled in that time, whatever became of it."""
+    lengths: list[float] = field(default_factory=list)
+    """Of trained members in units, without the slow factor."""
+    slow: list[bool] = field(default_factory=list)
+    """Of accepted groups."""
+
+    @property
+    def mean_length(self) -> float:
+        """Of trained members."""
+        return sum(self.lengths) / len(self.lengths)
+
+    @property
+    def longest(self) -> float:
+        """Share of trained members that are as long as the longest 5 % of all."""
+        return sum(length > LONGEST_5 for length in self.lengths) / len(self.lengths)
+
+    @property
+    def slow_share(self) -> float:
+        """Of accepted groups."""
+        return sum(self.slow) / len(self.slow)
+
+    @property
+    def tokens_a_group(self) -> float:
+        """Sampled for each accepted group, in units."""
+        return self.units / len(self.slow)
+
+    def add(self, kind: Kind, base_lengths: Iterable[float]) -> None:
+        """A group that is trained on."""
+        self.slow.append(kind.is_slow)
+        self.lengths += base_lengths
 
 
 @lru_cache(maxsize=512)

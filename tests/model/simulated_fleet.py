@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
-from ops.bench.dapo_mix import LONGEST_5, Dealer, Mix
+from ops.bench.dapo_mix import Dealer, Mix, TrainedOn
 from pipeline.messages import Outcome
 from pipeline.supervisor.step_spec import StepSpec
 from pipeline.supervisor.views import Member
@@ -29,37 +29,11 @@ WARM_STEPS = 12
 
 
 @dataclass
-class Seen:
+class Seen(TrainedOn):
     """What came out of a window, or of several added up."""
 
     steps: int = 0
     time: float = 0.0
-    tokens: float = 0.0
-    """Sampled in the window, whatever became of them."""
-    lengths: list[float] = field(default_factory=list)
-    """Of trained members, without the slow factor."""
-    slow: list[bool] = field(default_factory=list)
-    """Of accepted groups."""
-
-    @property
-    def mean_length(self) -> float:
-        """Of trained members."""
-        return sum(self.lengths) / len(self.lengths)
-
-    @property
-    def longest(self) -> float:
-        """Share of trained members that are as long as the longest 5 % of all."""
-        return sum(length > LONGEST_5 for length in self.lengths) / len(self.lengths)
-
-    @property
-    def slow_share(self) -> float:
-        """Of accepted groups."""
-        return sum(self.slow) / len(self.slow)
-
-    @property
-    def tokens_a_group(self) -> float:
-        """For each accepted group."""
-        return self.tokens / len(self.slow)
 
     @property
     def time_a_step(self) -> float:
@@ -68,7 +42,7 @@ class Seen:
     def __iadd__(self, other: Seen) -> Self:
         self.steps += other.steps
         self.time += other.time
-        self.tokens += other.tokens
+        self.units += other.units
         self.lengths += other.lengths
         self.slow += other.slow
         return self
@@ -106,7 +80,7 @@ class SimulatedFleet:
             self._go_on()
             if was < WARM_STEPS <= self.reached:
                 self.seen, began, spent = Seen(), self.now, self._spent()
-        self.seen.time, self.seen.tokens = self.now - began, self._spent() - spent
+        self.seen.time, self.seen.units = self.now - began, self._spent() - spent
         return self.seen
 
     def _go_on(self) -> None:
@@ -149,8 +123,8 @@ class SimulatedFleet:
                 self.reached += 1
                 self.seen.steps += 1
                 for name in step.joined:
-                    self.seen.slow.append(self.mix.kind(self._prompt(name)).is_slow)
-                    self.seen.lengths += self.dealer.base_lengths(name, self._prompt(name))
+                    prompt = self._prompt(name)
+                    self.seen.add(self.mix.kind(prompt), self.dealer.base_lengths(name, prompt))
                 self.ledger.open_step(step.index + 1 + self.ahead, self.spec)
 
     def _stop(self, name: str) -> None:
@@ -189,11 +163,10 @@ def generate_filter_repeat(mix: Mix, *, batch: int, steps: int, target: int = 8,
                 length = dealer.length(str(number), number, member)
                 ends.append(heapq.heappop(free) + length)
                 heapq.heappush(free, ends[-1])
-                seen.tokens += length
+                seen.units += length
             seen.time = max(ends)
             accepted += [number for number in drawn if mix.kind(number).is_informative]
             prompt += batch
         for number in accepted[:target]:
-            seen.slow.append(mix.kind(number).is_slow)
-            seen.lengths += dealer.base_lengths(str(number), number)
+            seen.add(mix.kind(number), dealer.base_lengths(str(number), number))
     return seen

@@ -15,6 +15,7 @@ from pipeline.supervisor.monitors import Health, LengthBias, Starvation
 from pipeline.supervisor.run_account import StepAccount
 
 BAR = 24
+"""Columns of a bar."""
 HEALTH_STYLE = {Health.OK: "green", Health.WARN: "bold yellow", Health.UNKNOWN: "dim"}
 SHORTAGE = {
     "paused": "the run is paused",
@@ -31,10 +32,10 @@ def shares(counts: Mapping[str, int]) -> list[str]:
     return [f"{name} {count:,} ({count / whole:.0%})" for name, count in sorted(counts.items(), key=lambda item: -item[1])]
 
 
-def bar(part: int, whole: int) -> str:
+def bar(part: int, whole: int, columns: int = BAR) -> str:
     """A bar that is full at `whole`."""
-    filled = 0 if whole <= 0 else round(BAR * min(1.0, part / whole))
-    return "█" * filled + "·" * (BAR - filled)
+    filled = 0 if whole <= 0 else round(columns * min(1.0, part / whole))
+    return "█" * filled + "·" * (columns - filled)
 
 
 def ago(seconds: float) -> str:

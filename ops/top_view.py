@@ -9,9 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ops.look import Look, RunLook
-from ops.run_view import shares
-
-BAR = 24
+from ops.run_view import bar, shares
 
 
 def screen(found: Look) -> Group:
@@ -20,14 +18,13 @@ def screen(found: Look) -> Group:
     for name in ("stage", "waiting", "running", "slots", "workers", ""):
         stages.add_column(name, justify="left" if name in ("stage", "") else "right")
     for stage, seen in found.stages.items():
-        filled = 0 if not seen.slots else round(BAR * min(1.0, seen.running / seen.slots))
         stages.add_row(
             stage.value.upper(),
             str(seen.waiting),
             str(seen.running),
             str(seen.slots),
             str(seen.workers),
-            "█" * filled + "·" * (BAR - filled),
+            bar(seen.running, seen.slots),
         )
     memory = f"{found.used_bytes / 2**20:.0f} MiB" + (f" of {found.max_bytes / 2**20:.0f}" if found.max_bytes else "")
     last = Text(f"delayed retries {found.delayed} · dead letters {found.dead} · Redis {memory}")

@@ -15,7 +15,7 @@ from ops.demo.places import DemoState
 from ops.demo.trainer import DemoOutcome
 from ops.job_view import render_trajectory
 from ops.look import Look, RunLook
-from ops.run_view import shares
+from ops.run_view import bar, shares
 from pipeline.messages import Stage
 from trainer_client.records import GroupRecord
 
@@ -77,9 +77,8 @@ def _stage_lines(found: Look) -> list[Text]:
     lines = []
     for stage in Stage:
         seen = found.stages[stage]
-        filled = 0 if not seen.slots else round(BAR * min(1.0, seen.running / seen.slots))
-        bar = "█" * filled + "·" * (BAR - filled)
-        lines.append(Text(f"{stage.value.upper():4s} {bar} {seen.running:3d} running {seen.waiting:4d} waiting"))
+        full = bar(seen.running, seen.slots, BAR)
+        lines.append(Text(f"{stage.value.upper():4s} {full} {seen.running:3d} running {seen.waiting:4d} waiting"))
     return lines
 
 

@@ -26,6 +26,9 @@ READ_BYTES = 1 << 16
 LONGEST_REQUEST_KEPT = 1 << 16
 """Of a request, this much is looked at to find the bytes a test asked for."""
 
+NOT_DONE = b"-NOSCRIPT"
+"""A reply that begins so says that nothing was done yet: the client loads the script and asks again, and that request is the one meant."""
+
 _Value = TypeVar("_Value")
 
 
@@ -162,10 +165,10 @@ class LossyProxy:
         finally:
             writer.transport.abort()
 
-    async def _lets_pass(self, request: bytes) -> bool:
+    async def _lets_pass(self, request: bytes, reply: bytes) -> bool:
         """Decides on one reply."""
         for trap in self._traps:
-            if trap.containing in request:
+            if trap.containing in request and not reply.startswith(NOT_DONE):
                 self._traps.remove(trap)
                 return await trap._catch()
         return self._random.random() >= self.cut_share
@@ -209,7 +212,7 @@ class _Link:
         while data := await reader.read(READ_BYTES):
             if self._request:
                 request, self._request = bytes(self._request), bytearray()
-                if not await proxy._lets_pass(request):
+                if not await proxy._lets_pass(request, data):
                     proxy.replies_cut += 1
                     return
                 proxy.replies_passed += 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -134,6 +136,34 @@ async def test_a_held_reply_comes_when_it_is_let_go_and_stops_no_other(redis_ser
         assert not held.done()
         trap.release()
         assert await held
+        await client.aclose()
+
+
+@pytest.mark.one_server
+async def test_a_trap_waits_for_the_request_that_is_done_when_the_server_does_not_know_the_script_yet(redis_server: PrivateServer) -> None:
+    """The first call of a script on a server is answered with NOSCRIPT. That reply was held, and a test went on although nothing had been
+    done: which one it was depended on the order of the tests."""
+    word = secrets.token_hex(8)
+    with LossyProxy(redis_server.socket) as proxy:
+        client = command_client(settings_of(proxy))
+        trap = proxy.hold_reply(containing=b"{proxy}:scripted")
+        source = f"return redis.call('SET', KEYS[1], '{word}', 'EX', 60)"
+        script = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+        async def call() -> object:
+            return await ask(client, "EVALSHA", script, 1, "{proxy}:scripted")
+
+        with pytest.raises(redis.exceptions.NoScriptError):
+            await call()
+        await ask(client, "SCRIPT", "LOAD", source)
+        held = asyncio.create_task(call())
+        await trap.sprung()
+
+        with redis.Redis.from_url(redis_server.url) as other:
+            assert other.get("{proxy}:scripted") == word.encode()
+        assert not held.done()
+        trap.release()
+        await held
         await client.aclose()
 
 

@@ -134,7 +134,7 @@ class Jobs:
         first = batch[0]
         async with self._life.watched(needs_open_run=True):
             accepted = await self._contact.reach(
-                lambda: self._scripts.accept_each(
+                lambda: self._scripts.accept(
                     self._run,
                     self._incarnation,
                     first.template,

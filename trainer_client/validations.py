@@ -25,7 +25,7 @@ from pipeline.keys import Keys, group_id, job_id, validation_prompt
 from pipeline.messages import JobTemplate, Outcome
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.requests import encode_prompt, template_id
-from pipeline.scripts.calls import MAX_BATCH, Scripts, Unit
+from pipeline.scripts.calls import MAX_BATCH, Accepted, Scripts, Unit
 from pipeline.scripts.run_calls import OpenedValidation, RunScripts
 from pipeline.settings import QueueSettings
 from pipeline.validation_request import ValidationRequest
@@ -214,7 +214,7 @@ class Validations:
     async def _accept(self, asked: Asked, batch: Sequence[Unit]) -> int:
         """Returns how many jobs were new."""
         async with self._life.watched(needs_open_run=True):
-            fresh = await self._contact.reach(
+            accepted = await self._contact.reach(
                 lambda: self._scripts.accept(
                     self._run,
                     self._incarnation,
@@ -228,7 +228,7 @@ class Validations:
                 ),
                 stop=self._life.stop,
             )
-        return sum(unit.members for unit, is_new in zip(batch, fresh, strict=True) if is_new)
+        return sum(unit.members for unit, state in zip(batch, accepted, strict=True) if state is Accepted.NEW)
 
     def _unended(self, asked: Asked) -> list[Unit]:
         return [unit for unit in asked.sent.values() if not self._has_ended(unit)]

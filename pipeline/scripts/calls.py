@@ -13,18 +13,18 @@ from typing import Literal, cast
 
 import orjson
 
-from pipeline.errors import BrokerMisused, QueueFull, RunClosed, StaleIncarnation
+from pipeline.errors import BrokerMisused
 from pipeline.keys import Keys
 from pipeline.messages import JobTemplate, Settlement, Stage
 from pipeline.redis_client import AsyncClient, ask
-from pipeline.scripts.runner import Arg, OutOfMemory, ScriptRunner
+from pipeline.scripts.replies import check_refusal, full_when_out_of_memory, text, whole
+from pipeline.scripts.runner import Arg, ScriptRunner
 
 MAX_BATCH = 32
 ACKED_A_CALL = 512
 """Jobs that one call of an ack lets go of: some three milliseconds of the server."""
 CANCELLED_A_CALL = 128
 """Members that one call of a cancel passes over: some two milliseconds of the server."""
-OOM_RETRY_AFTER_S = 2.0
 GiveUpKind = Literal["failed", "lost", "back", "dead"]
 
 
@@ -164,7 +164,7 @@ class Scripts:
         """
         bounds: list[Arg] = [int(ttl_s * 1000), "" if weight is None else weight, "" if quota is None else quota]
         reply = await self.run_script("connect_run", run, nonce, *bounds, int((gone_s or ttl_s) * 1000))
-        return _int(reply[0])
+        return whole(reply[0])
 
     async def touch_run(self, run: str, incarnation: int) -> None:
         """Says that the trainer is there.
@@ -172,7 +172,7 @@ class Scripts:
         Raises:
             StaleIncarnation, RunClosed
         """
-        _refused(await self.run_script("touch_run", run, incarnation), run, incarnation)
+        check_refusal(await self.run_script("touch_run", run, incarnation), run, incarnation)
 
     async def accept(
         self,
@@ -186,35 +186,8 @@ class Scripts:
         max_waiting: int,
         window: int,
         validation: int | None = None,
-    ) -> list[bool]:
-        """`accept_each`, and True for each that is new."""
-        found = await self.accept_each(
-            run,
-            incarnation,
-            template,
-            template_id,
-            template_body,
-            units,
-            max_waiting=max_waiting,
-            window=window,
-            validation=validation,
-        )
-        return [accepted is Accepted.NEW for accepted in found]
-
-    async def accept_each(
-        self,
-        run: str,
-        incarnation: int,
-        template: JobTemplate,
-        template_id: str,
-        template_body: bytes,
-        units: Sequence[Unit],
-        *,
-        max_waiting: int,
-        window: int,
-        validation: int | None = None,
     ) -> list[Accepted]:
-        """Puts units into the queue of their run, and says of each whether it is new.
+        """Puts units into the queue of their run, and says of each whether it is new or was known.
 
         Args:
             validation: serial of the validation they are part of: they wait in its lane, and nobody judges their groups.
@@ -227,16 +200,14 @@ class Scripts:
         args += [template.recovery.value, "" if validation is None else validation]
         for unit in units:
             args += [unit.id, unit.members, unit.prompt_id, unit.draw, unit.version, unit.body]
-        try:
+        with full_when_out_of_memory():
             reply = await self.run_script("accept", *args)
-        except OutOfMemory as error:
-            raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
-        _refused(reply, run, incarnation)
-        return [Accepted(_text(word)) for word in reply]
+        check_refusal(reply, run, incarnation)
+        return [Accepted(text(word)) for word in reply]
 
     async def admit(self, capabilities: Iterable[str], window: int) -> int:
         """Moves waiting jobs to INIT while that is short; returns how many."""
-        return _int((await self.run_script("admit", window, *capabilities))[0])
+        return whole((await self.run_script("admit", window, *capabilities))[0])
 
     async def begin(self, stage: Stage, consumer: str, boot: str, claims: Sequence[Claim], *, lock_ms: int, window: int) -> list[Begun]:
         """Begins what was delivered; the attempt of each is its fencing token."""
@@ -252,7 +223,7 @@ class Scripts:
         for turn in turns:
             args += [turn.job, turn.attempt, turn.index, turn.body, turn.sampled_tokens]
         reply = await self.run_script("journal", *args)
-        return [_text(word) for word in reply]
+        return [text(word) for word in reply]
 
     async def hand_off(self, stage: Stage, jobs: Sequence[HandOff], *, ttl_ms: int) -> list[str]:
         """Hands jobs to the next stage; per job `ok`, `again`, `fenced`, `node_gone` or `cx:<reason>`."""
@@ -260,7 +231,7 @@ class Scripts:
         for job in jobs:
             args += [*_held(job.held), job.node, job.epoch, job.active_ms, job.body]
         reply = await self.run_script("hand_off", *args, place=f"hand_off_{stage.value}")
-        return [_text(word) for word in reply]
+        return [text(word) for word in reply]
 
     async def settle(self, stage: Stage, jobs: Sequence[Settle], *, ttl_ms: int) -> list[str]:
         """Ends jobs; per job `ok`, `again`, `fenced` or `cx:<reason>`."""
@@ -268,7 +239,7 @@ class Scripts:
         for job in jobs:
             args += [*_held(job.held), job.active_ms, job.body, job.kind, *settlement_args(job.settlement)]
         reply = await self.run_script("settle", *args, place=f"settle_{stage.value}")
-        return [_text(word) for word in reply]
+        return [text(word) for word in reply]
 
     async def give_up(self, stage: Stage, jobs: Sequence[Given], *, backoff_ms: int, backoff_max_ms: int) -> list[str]:
         """Gives attempts up; per job `retry`, `back`, `dead`, `fenced` or `cx:<reason>`."""
@@ -276,7 +247,7 @@ class Scripts:
         for job in jobs:
             args += [*_held(job.held), job.kind, _plain(job.why, 2000), job.jitter, job.retry_stage]
         reply = await self.run_script("give_up", *args)
-        return [_text(word) for word in reply]
+        return [text(word) for word in reply]
 
     async def recover(
         self,
@@ -294,7 +265,7 @@ class Scripts:
         for entry in entries:
             args += entry
         reply = await self.run_script("recover", *args)
-        return [_text(word) for word in reply]
+        return [text(word) for word in reply]
 
     async def promote(self, most: int = MAX_BATCH) -> tuple[int, float | None]:
         """Promotes retries that are due; returns how many, and seconds until the next one.
@@ -304,8 +275,8 @@ class Scripts:
         """
         reply = await self.run_script("promote", most)
         _none_stuck(reply[2])
-        wait = _int(reply[1])
-        return _int(reply[0]), None if wait < 0 else wait / 1000
+        wait = whole(reply[1])
+        return whole(reply[0]), None if wait < 0 else wait / 1000
 
     async def cancel(
         self, kind: Literal["job", "group", "run"], ids: Sequence[str], reason: str, *, most: int = CANCELLED_A_CALL, incarnation: int = 0
@@ -329,7 +300,7 @@ class Scripts:
 
     async def _incarnation(self, run: str) -> int:
         found = await ask(self.run_script.client, "HMGET", self.keys.run(run), "inc")
-        return _int(found[0] or b"0")
+        return whole(found[0] or b"0")
 
     async def _cancel(self, kind: str, ids: Sequence[str], reason: str, most: int, total: dict[str, int], incarnation: int) -> None:
         """One pass over some targets."""
@@ -337,7 +308,7 @@ class Scripts:
         while more:
             reply = await self.run_script("cancel", kind, reason, most, cursor, incarnation, *ids)
             _add(total, reply)
-            more, cursor = reply[0] == b"more", _text(reply[5])
+            more, cursor = reply[0] == b"more", text(reply[5])
 
     async def _cancel_run(self, run: str, reason: str, most: int, total: dict[str, int], incarnation: int) -> None:
         """Passes over the open units of a run until one finds nothing left to settle; that last one also counts what runs."""
@@ -363,15 +334,15 @@ class Scripts:
             dead: a boot that is known to be dead; the name is taken from it.
         """
         reply = await self.run_script("take_name", consumer, boot, lock_ms, node, stage, slots, pid, version, dead)
-        return None if reply[0] == b"ok" else (_text(reply[1]), _int(reply[2]) / 1000)
+        return None if reply[0] == b"ok" else (text(reply[1]), whole(reply[2]) / 1000)
 
     async def drop_name(self, consumer: str, boot: str) -> bool:
         """Gives a name up after a clean stop; False when it was not ours."""
-        return _int((await self.run_script("drop_name", consumer, boot))[0]) == 1
+        return whole((await self.run_script("drop_name", consumer, boot))[0]) == 1
 
     async def drop_consumer(self, stream: str, stage: Stage, consumer: str) -> bool:
         """Deletes a consumer whose name nobody holds and that has nothing pending."""
-        return _int((await self.run_script("drop_consumer", stream, stage.value, consumer))[0]) == 1
+        return whole((await self.run_script("drop_consumer", stream, stage.value, consumer))[0]) == 1
 
     async def beat_node(self, node: str, epoch: str, *, live_ms: int, reads_lane: bool, leaving: bool = False) -> None:
         """Says that a node is alive, and that its lane is read."""
@@ -380,7 +351,7 @@ class Scripts:
     async def janitor_round(self, who: str, *, period_ms: int, lease_ms: int) -> tuple[bool, bool, int]:
         """Asks for this round; returns (it is ours, no lease is judged for now, wake-ups that could not be written so far)."""
         reply = await self.run_script("janitor_round", who, period_ms, lease_ms)
-        return _int(reply[0]) == 1, _int(reply[1]) == 1, _int(reply[2])
+        return whole(reply[0]) == 1, whole(reply[1]) == 1, whole(reply[2])
 
     async def expire_deadlines(self, most: int = MAX_BATCH) -> tuple[int, int]:
         """Ends jobs past their wall deadline; returns (ended at once, cancelled at their worker).
@@ -390,21 +361,21 @@ class Scripts:
         """
         reply = await self.run_script("expire_deadlines", most)
         _none_stuck(reply[2])
-        return _int(reply[0]), _int(reply[1])
+        return whole(reply[0]), whole(reply[1])
 
     async def sweep_lane(self, stream: str, node: str, most: int = MAX_BATCH) -> tuple[int, int, bool]:
         """Sends back what waits in a dead node's lane; returns (sent back, left, lane deleted)."""
         reply = await self.run_script("sweep_lane", stream, node, most)
-        return _int(reply[0]), _int(reply[1]), _int(reply[2]) == 1
+        return whole(reply[0]), whole(reply[1]), whole(reply[2]) == 1
 
     async def reconcile(self, run: str, cursor: str = "0", most: int = MAX_BATCH) -> tuple[str, int]:
         """Puts back open jobs of a run whose entry is in no stream; returns (next cursor, how many)."""
         reply = await self.run_script("reconcile", run, cursor, most)
-        return _text(reply[0]), _int(reply[1])
+        return text(reply[0]), whole(reply[1])
 
     async def keep_body(self, job: str, attempt: int, kind: str, body: bytes, *, ttl_ms: int) -> bool:
         """Keeps a body as long as its job, at least `ttl_ms`; False when there was one."""
-        return _int((await self.run_script("keep_body", job, attempt, kind, body, ttl_ms))[0]) == 1
+        return whole((await self.run_script("keep_body", job, attempt, kind, body, ttl_ms))[0]) == 1
 
     async def reject(self, stream: str, stage: Stage, entry: str, why: str, raw: bytes) -> None:
         """Keeps an entry that is no job as a dead letter and removes it."""
@@ -432,15 +403,15 @@ class Scripts:
             place, member, more = 0, 0, True
             while more:
                 reply = await self.run_script("ack", run, incarnation, most, place, member, *batch)
-                _refused(reply, run, incarnation)
-                removed += _int(reply[1])
-                more, place, member = reply[0] == b"more", _int(reply[2]), _int(reply[3])
+                check_refusal(reply, run, incarnation)
+                removed += whole(reply[1])
+                more, place, member = reply[0] == b"more", whole(reply[2]), whole(reply[3])
         return removed
 
 
 def _none_stuck(problem: object) -> None:
     if problem:
-        raise BrokerMisused(_text(problem))
+        raise BrokerMisused(text(problem))
 
 
 def new_nonce() -> str:
@@ -450,7 +421,7 @@ def new_nonce() -> str:
 
 def _add(total: dict[str, int], reply: Sequence[object]) -> None:
     for word, number in zip(("settled", "running", "done", "unknown"), reply[1:5], strict=True):
-        total[word] += _int(number)
+        total[word] += whole(number)
 
 
 def _plain(text: str, most: int) -> str:
@@ -485,21 +456,3 @@ def _begun(claim: Claim, answer: Sequence[bytes]) -> Begun:
         return Begun(claim, cast(Literal["gone", "ended", "usurped", "held"], answer[0].decode()))
     _, attempt, template, draw, init, run, failed, node, incarnation = answer
     return Begun(claim, "ok", int(attempt), template.decode(), int(draw), int(init), int(run), int(failed), node.decode(), int(incarnation))
-
-
-def _refused(reply: Sequence[object], run: str, incarnation: int) -> None:
-    word = reply[0] if reply else b""
-    if word == b"stale":
-        raise StaleIncarnation(run, incarnation, _text(reply[1]))
-    if word == b"closed":
-        raise RunClosed(run, _text(reply[1]))
-    if word == b"full":
-        raise QueueFull(_text(reply[1]), _int(reply[2]) / 1000)
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _int(value: object) -> int:
-    return int(float(value)) if isinstance(value, bytes) and b"." in value else int(cast(bytes, value))

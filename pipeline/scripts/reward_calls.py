@@ -9,10 +9,11 @@ from enum import StrEnum
 
 import orjson
 
-from pipeline.errors import InvalidRequest, RunClosed, StaleIncarnation
+from pipeline.errors import InvalidRequest
 from pipeline.messages import Settlement, Stage
 from pipeline.request_errors import shown
 from pipeline.scripts.calls import MAX_BATCH, Held, settlement_args
+from pipeline.scripts.replies import check_refusal, text
 from pipeline.scripts.runner import Arg, ScriptRunner
 
 SCORE = "score"
@@ -109,7 +110,7 @@ class RewardScripts:
             args += settlement_args(job.settlement)
             args += ["" if job.reward_deadline_s is None else int(job.reward_deadline_s * 1000), int(job.hold_s * 1000)]
         reply = await self.run_script("await_reward", *args)
-        return [_text(word) for word in reply]
+        return [text(word) for word in reply]
 
     async def report_rewards(self, run: str, incarnation: int, reports: Sequence[Report]) -> list[ReportAnswer]:
         """Reports rewards; what became of each.
@@ -127,9 +128,9 @@ class RewardScripts:
             args: list[Arg] = [run, incarnation]
             for report in (batch := reports[at : at + MAX_BATCH]):
                 args += [report.job, report.run_attempt or "", report.reward.score_text, report.reward.components_text]
-            reply = [_text(word) for word in await self.run_script("report_reward", *args)]
-            _refused(reply, run, incarnation)
-            for report, word in zip(batch, reply, strict=True):
+            reply = await self.run_script("report_reward", *args)
+            check_refusal(reply, run, incarnation)
+            for report, word in zip(batch, map(text, reply), strict=True):
                 if word.startswith("bounds:"):
                     refused = refused or _out_of_bounds(report.job, word.removeprefix("bounds:"), report.reward.score_text)
                 else:
@@ -148,12 +149,13 @@ class RewardScripts:
         args: list[Arg] = [run, incarnation, group]
         for number, reward in sorted(members.items()):
             args += [number, reward.score_text, reward.components_text]
-        reply = [_text(word) for word in await self.run_script("report_group", *args)]
-        _refused(reply, run, incarnation)
-        if reply[0].startswith("bounds:"):
-            member, _, bounds = reply[0].removeprefix("bounds:").partition(" ")
+        reply = await self.run_script("report_group", *args)
+        check_refusal(reply, run, incarnation)
+        word = text(reply[0])
+        if word.startswith("bounds:"):
+            member, _, bounds = word.removeprefix("bounds:").partition(" ")
             raise _out_of_bounds(f"{group}.{member}", bounds, members[int(member)].score_text)
-        return ReportAnswer(reply[0])
+        return ReportAnswer(word)
 
 
 def _number(name: str, value: object) -> None:
@@ -167,17 +169,6 @@ def _number(name: str, value: object) -> None:
 
 def _out_of_bounds(job: str, bounds: str, score: str) -> InvalidRequest:
     return InvalidRequest(f"expected {bounds}, the bounds that the step of {job} declares, got {score}", field="score")
-
-
-def _refused(reply: Sequence[str], run: str, incarnation: int) -> None:
-    if reply and reply[0] == "stale":
-        raise StaleIncarnation(run, incarnation, reply[1])
-    if reply and reply[0] == "closed":
-        raise RunClosed(run, reply[1])
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 __all__ = ["AwaitReward", "Report", "ReportAnswer", "Reward", "RewardScripts"]

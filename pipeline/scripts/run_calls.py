@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.errors import RunClosed, StaleIncarnation
+from pipeline.errors import RunClosed
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient
+from pipeline.scripts.replies import check_refusal, text, whole
 from pipeline.scripts.runner import Arg, ScriptRunner
 
 
@@ -68,14 +68,14 @@ class RunScripts:
             StaleIncarnation, RunClosed
         """
         reply = await self.run_script("open_validation", run, incarnation, "" if index is None else index, digest, base, version)
-        _refused(reply, run, incarnation)
-        match _text(reply[0]):
+        check_refusal(reply, run, incarnation)
+        match text(reply[0]):
             case "open":
-                return OpenedValidation("open", int(_text(reply[1])), int(_text(reply[2])), _text(reply[3]))
+                return OpenedValidation("open", whole(reply[1]), whole(reply[2]), text(reply[3]))
             case "acked":
-                return OpenedValidation("acked", int(_text(reply[1])))
+                return OpenedValidation("acked", whole(reply[1]))
             case "other":
-                return OpenedValidation("other", int(_text(reply[1])))
+                return OpenedValidation("other", whole(reply[1]))
             case _:
                 return OpenedValidation("unversioned")
 
@@ -85,7 +85,7 @@ class RunScripts:
         Raises:
             StaleIncarnation, RunClosed
         """
-        _refused(await self.run_script("end_validation", run, incarnation, index, serial), run, incarnation)
+        check_refusal(await self.run_script("end_validation", run, incarnation, index, serial), run, incarnation)
 
     async def set_run(
         self, run: str, *, weight: float | None = None, quota: int | None = None, paused: bool | None = None, window: int
@@ -98,24 +98,13 @@ class RunScripts:
         words: list[Arg] = ["" if word is None else word for word in (weight, quota, None if paused is None else int(paused))]
         reply = await self.run_script("set_run", run, *words, window)
         if reply[0] != b"ok":
-            raise RunClosed(run, _text(reply[1]))
-        state, weight_now, quota_now, paused_now = map(_text, reply[1:5])
+            raise RunClosed(run, text(reply[1]))
+        state, weight_now, quota_now, paused_now = map(text, reply[1:5])
         return RunShare(state, float(weight_now), int(quota_now), paused_now == "1")
 
     async def close_gone_runs(self, place: int, most: int) -> tuple[int, list[GoneRun]]:
         """Closes runs whose trainer is gone, among `most` of them; returns where to go on (-1 = all were seen) and those with jobs left."""
         reply = await self.run_script("close_gone_runs", place, most)
-        words = [_text(word) for word in reply]
+        words = [text(word) for word in reply]
         gone = [GoneRun(words[i], int(words[i + 1]), words[i + 2] == "1", int(words[i + 3]) / 1000) for i in range(1, len(words), 4)]
         return int(words[0]), gone
-
-
-def _refused(reply: Sequence[object], run: str, incarnation: int) -> None:
-    if reply[0] == b"stale":
-        raise StaleIncarnation(run, incarnation, _text(reply[1]))
-    if reply[0] == b"closed":
-        raise RunClosed(run, _text(reply[1]))
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -15,12 +15,13 @@ from typing import Literal
 import orjson
 
 from pipeline.codec import encode
-from pipeline.errors import InvalidRequest, QueueFull, RunClosed, StaleIncarnation
+from pipeline.errors import InvalidRequest, QueueFull, RunClosed
 from pipeline.keys import PROMPT_ID, Keys
 from pipeline.messages import JobTemplate
 from pipeline.redis_client import AsyncClient
 from pipeline.scripts.calls import Scripts
-from pipeline.scripts.runner import Arg, OutOfMemory, ScriptRunner
+from pipeline.scripts.replies import check_refusal, full_when_out_of_memory, text, whole
+from pipeline.scripts.runner import Arg, ScriptRunner
 from pipeline.supervisor.actions import Account, Launch, Reach, Spare
 from pipeline.supervisor.informative import check_policy
 from pipeline.supervisor.monitors import lengths_text
@@ -37,7 +38,6 @@ GIVEN_UP_A_CALL = 256
 """Jobs of the groups that one script gives up: some milliseconds of the server."""
 CANCELLED_GROUPS_A_CALL = 256
 """Groups of a cancelled step that one script marks."""
-OOM_RETRY_AFTER_S = 2.0
 
 StepState = Literal["opened", "open", "reached"]
 AccountWord = Literal["done", "parked", "again", "gone", "full"]
@@ -81,11 +81,9 @@ class StepScripts:
             args: list[Arg] = [run, incarnation]
             for prompt in chunk:
                 args += prompt
-            try:
+            with full_when_out_of_memory():
                 reply = await self.run_script("push_prompts", *args)
-            except OutOfMemory as error:
-                raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
-            _refused(reply, run, incarnation)
+            check_refusal(reply, run, incarnation)
             fresh += [word == b"ok" for word in reply]
             await asyncio.sleep(0)
         return fresh
@@ -97,7 +95,7 @@ class StepScripts:
             StaleIncarnation, RunClosed
         """
         reply = await self.run_script("end_prompts", run, incarnation)
-        _refused(reply, run, incarnation)
+        check_refusal(reply, run, incarnation)
 
     async def open_step(
         self,
@@ -131,14 +129,12 @@ class StepScripts:
         }
         for field in fields.items():
             args += field
-        try:
+        with full_when_out_of_memory():
             reply = await self.run_script("open_step", *args)
-        except OutOfMemory as error:
-            raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
-        _refused(reply, run, incarnation)
-        word = _text(reply[0])
+        check_refusal(reply, run, incarnation)
+        word = text(reply[0])
         if word == "policy":
-            known = ", ".join(sorted(map(_text, reply[1:])))
+            known = ", ".join(sorted(map(text, reply[1:])))
             raise InvalidRequest(
                 f"expected a policy that a supervisor knows ({known}), got {spec.policy!r}: install its package where supervisors run",
                 field="policy",
@@ -160,7 +156,7 @@ class StepScripts:
             args += [orjson.dumps(account.components), lengths_text(account.ended_lengths, account.cut_lengths), int(account.keeps_bodies)]
         reply = await self.run_script("account_groups", *args)
         _moved(reply, basis)
-        return int(_text(reply[1])), [_account_word(word) for word in reply[2:]]
+        return whole(reply[1]), [_account_word(word) for word in reply[2:]]
 
     async def launch(self, basis: Basis, launch: Launch, *, window: int) -> Launched:
         """Takes prompts from the front of the reserve and puts all members of their groups into the queue.
@@ -169,16 +165,14 @@ class StepScripts:
             Moved, RunClosed
             QueueFull: Redis is at its memory bound.
         """
-        try:
+        with full_when_out_of_memory():
             reply = await self.run_script("launch", *_basis(basis), launch.step, launch.groups, launch.bound, window)
-        except OutOfMemory as error:
-            raise QueueFull("memory: Redis is above its bound", OOM_RETRY_AFTER_S) from error
         _moved(reply, basis)
         if reply[0] == b"full":
-            raise QueueFull(_text(reply[1]), int(_text(reply[2])) / 1000)
+            raise QueueFull(text(reply[1]), whole(reply[2]) / 1000)
         if reply[0] == b"template":
-            raise InvalidRequest(f"template {_text(reply[1])} of step {launch.step} is gone: open the step again", field="template")
-        return Launched(int(_text(reply[1])), int(_text(reply[2])), _text(reply[3]) == "1")
+            raise InvalidRequest(f"template {text(reply[1])} of step {launch.step} is gone: open the step again", field="template")
+        return Launched(whole(reply[1]), whole(reply[2]), text(reply[3]) == "1")
 
     async def note_shortage(self, basis: Basis, why: str) -> None:
         """Says what keeps the run from having enough groups at work from now on; empty = nothing.
@@ -209,7 +203,7 @@ class StepScripts:
         _moved(reply, basis)
         if reply[0] != b"reached":
             raise Moved
-        return int(_text(reply[1])), [_text(word) for word in reply[2:]]
+        return whole(reply[1]), [text(word) for word in reply[2:]]
 
     async def cancel_step(self, run: str, incarnation: int, index: int, reason: str) -> dict[str, int]:
         """Cancels a step: it ends short with what joined it, its groups in flight are given up, their prompts return whole.
@@ -224,15 +218,15 @@ class StepScripts:
         more = True
         while more:
             reply = await self.run_script("cancel_step", run, incarnation, index, reason, CANCELLED_GROUPS_A_CALL)
-            word = _text(reply[0])
+            word = text(reply[0])
             if word == "unknown":
                 raise InvalidRequest(f"run {run!r} has no step {index}", field="step")
             if word == "ended":
                 raise InvalidRequest(
-                    f"step {index} of run {run!r} has ended ({_text(reply[1])}): nothing of it is left to cancel", field="step"
+                    f"step {index} of run {run!r} has ended ({text(reply[1])}): nothing of it is left to cancel", field="step"
                 )
-            _refused(reply, run, incarnation)
-            groups += [_text(group) for group in reply[1:]]
+            check_refusal(reply, run, incarnation)
+            groups += [text(group) for group in reply[1:]]
             more = word == "more"
         counts = await Scripts(self.run_script.client, self.keys).cancel("group", groups, reason)
         return {"groups": len(groups), **counts}
@@ -253,7 +247,7 @@ class StepScripts:
         """
         reply = await self.run_script("give_up_groups", *_basis(basis), reason, int(spare), "" if step is None else step, *groups)
         _moved(reply, basis)
-        return int(_text(reply[1])), [_text(word) for word in reply[2:]]
+        return whole(reply[1]), [text(word) for word in reply[2:]]
 
     async def end_late_groups(self, basis: Basis, groups: Sequence[str]) -> list[str]:
         """Ends groups that are past their deadline with what they have, with at most `GIVEN_UP_A_CALL` jobs; returns those that were.
@@ -264,7 +258,7 @@ class StepScripts:
         """
         reply = await self.run_script("end_late_groups", basis.run, basis.incarnation, *groups)
         _moved(reply, basis)
-        return [_text(word) for word in reply[1:]]
+        return [text(word) for word in reply[1:]]
 
     async def announce_policies(self, names: Sequence[str]) -> None:
         """Says which informativeness policies this supervisor knows."""
@@ -296,30 +290,16 @@ def _moved(reply: Sequence[object], basis: Basis) -> None:
     if reply[0] == b"moved":
         raise Moved
     if reply[0] == b"closed":
-        raise RunClosed(basis.run, _text(reply[1]))
-
-
-def _refused(reply: Sequence[object], run: str, incarnation: int) -> None:
-    word = reply[0] if reply else b""
-    if word == b"stale":
-        raise StaleIncarnation(run, incarnation, _text(reply[1]))
-    if word == b"closed":
-        raise RunClosed(run, _text(reply[1]))
-    if word == b"full":
-        raise QueueFull(_text(reply[1]), int(_text(reply[2])) / 1000)
+        raise RunClosed(basis.run, text(reply[1]))
 
 
 def _account_word(word: object) -> AccountWord:
     found: dict[str, AccountWord] = {"done": "done", "parked": "parked", "again": "again", "gone": "gone", "full": "full"}
-    return found[_text(word)]
+    return found[text(word)]
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.9g}"
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 __all__ = ["AccountWord", "Launched", "Moved", "StepScripts", "StepState"]

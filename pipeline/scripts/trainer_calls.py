@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pipeline.errors import InvalidRequest, RunClosed, StaleIncarnation
+from pipeline.errors import InvalidRequest
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient
 from pipeline.scripts.calls import MAX_BATCH
+from pipeline.scripts.replies import check_refusal, text, whole
 from pipeline.scripts.runner import Arg, ScriptRunner
 
 
@@ -28,8 +29,8 @@ class TrainerScripts:
         for unit in units[:MAX_BATCH]:
             args += unit
         reply = await self.run_script("extend", *args)
-        _refused(reply, run, incarnation)
-        return int(_text(reply[1]))
+        check_refusal(reply, run, incarnation)
+        return whole(reply[1])
 
     async def set_version(self, run: str, incarnation: int, number: int) -> None:
         """Says which version the policy has from now on. The same again changes nothing.
@@ -39,10 +40,10 @@ class TrainerScripts:
             StaleIncarnation, RunClosed
         """
         reply = await self.run_script("set_version", run, incarnation, number)
-        _refused(reply, run, incarnation)
+        check_refusal(reply, run, incarnation)
         if reply[0] == b"back":
             raise InvalidRequest(
-                f"expected {_text(reply[1])} or more, the version that run {run!r} has in this incarnation, got {number}: "
+                f"expected {text(reply[1])} or more, the version that run {run!r} has in this incarnation, got {number}: "
                 "connect with resume=<state of an older checkpoint> to go back",
                 field="version",
             )
@@ -54,15 +55,4 @@ class TrainerScripts:
             StaleIncarnation, RunClosed
         """
         reply = await self.run_script("save_state", run, incarnation, state)
-        _refused(reply, run, incarnation)
-
-
-def _refused(reply: Sequence[object], run: str, incarnation: int) -> None:
-    if reply[0] == b"stale":
-        raise StaleIncarnation(run, incarnation, _text(reply[1]))
-    if reply[0] == b"closed":
-        raise RunClosed(run, _text(reply[1]))
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+        check_refusal(reply, run, incarnation)

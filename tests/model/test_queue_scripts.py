@@ -28,7 +28,7 @@ from pipeline.keys import Keys
 from pipeline.messages import Recovery, Stage
 from pipeline.redis_client import ask, command_client
 from pipeline.scripts import Claim, JournalTurn, Scripts, Unit
-from pipeline.scripts.calls import GiveUpKind, Held
+from pipeline.scripts.calls import Accepted, GiveUpKind, Held
 from pipeline.settings import QueueSettings
 from pipeline.testing import ManualWorker, PrivateServer, QueueAudit, ServerKind, a_group, a_settlement, a_template, a_unit, jobs_of
 from tests.model.reference_queue import Delivery, Job, Name, ReferenceQueue, Token
@@ -131,7 +131,10 @@ class QueueMachine(RuleBasedStateMachine):
         template = a_template(
             max_failed=model.max_failed, max_lost=model.max_lost, recovery=Recovery.SALVAGE_PARTIAL if model.salvages else Recovery.RESTART
         )
-        return await self.scripts.accept(RUN, self.incarnation, template, "t1", b"template", units, max_waiting=1000, window=model.window)
+        accepted = await self.scripts.accept(
+            RUN, self.incarnation, template, "t1", b"template", units, max_waiting=1000, window=model.window
+        )
+        return [state is Accepted.NEW for state in accepted]
 
     @precondition(lambda self: not self.model.closed and len(self.model.jobs) < 14)
     @rule(members=st.sampled_from([0, 2, 3]), twice=twice)

@@ -19,7 +19,7 @@ from pipeline.inference_pool import InferencePool, Server
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask, command_client
-from pipeline.scripts import Scripts
+from pipeline.scripts import Accepted, Scripts
 from pipeline.settings import QueueSettings
 from pipeline.testing import ManualWorker, a_group, a_template, a_unit, carry, jobs_of
 from pipeline.testing.servers import PrivateServer
@@ -68,7 +68,7 @@ async def test_a_job_lives_its_whole_life_under_the_users_that_have_to_do_with_i
     group, single = a_group(members=2), a_unit(prompt="e0-i1")
     incarnation = await trainer.connect_run("run1", nonce="n", ttl_s=60.0)
     accepted = await trainer.accept("run1", incarnation, a_template(), "t", b"template", [group, single], max_waiting=100, window=100)
-    assert accepted == [True, True]
+    assert accepted == [Accepted.NEW, Accepted.NEW]
 
     await trainer.cancel("job", jobs_of(group)[:1], "not needed")
     held = await carry(worker, to=Stage.EVAL)

@@ -10,7 +10,7 @@ import pytest
 from pipeline.messages import JobTemplate, Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Scripts, Unit
-from pipeline.scripts.calls import Held
+from pipeline.scripts.calls import Accepted, Held
 from pipeline.testing import ManualWorker, QueueAudit, a_template, carry
 
 
@@ -31,8 +31,8 @@ class Run:
     async def accept(
         self, *units: Unit, template: JobTemplate | None = None, window: int = 1024, max_waiting: int = 100_000, incarnation: int = 0
     ) -> list[bool]:
-        """Accepts units, and has them audited from then on."""
-        new = await self.scripts.accept(
+        """Accepts units, and has them audited from then on; True for each that is new."""
+        accepted = await self.scripts.accept(
             self.name,
             incarnation or self.incarnation,
             template or a_template(),
@@ -42,6 +42,7 @@ class Run:
             max_waiting=max_waiting,
             window=window,
         )
+        new = [state is Accepted.NEW for state in accepted]
         self.units += [unit for unit, is_new in zip(units, new, strict=True) if is_new]
         return new
 

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.messages import Stage
 from pipeline.redis_client import ask
+from pipeline.scripts.calls import Accepted
 from pipeline.scripts.run_calls import RunScripts
 from pipeline.testing import a_group, a_template
 
@@ -29,7 +30,7 @@ async def validate(run: Run, jobs: int, *, prompt: str = VALIDATION, priority: i
     opened = await scripts.open_validation(run.name, run.incarnation, index=1, digest="d", base=0, version="")
     for at in range(0, jobs, 1000):
         unit = a_group(run.name, prompt=f"{prompt}-{at}", members=min(1000, jobs - at))
-        new = await run.scripts.accept(
+        accepted = await run.scripts.accept(
             run.name,
             run.incarnation,
             a_template(priority=priority),
@@ -40,7 +41,7 @@ async def validate(run: Run, jobs: int, *, prompt: str = VALIDATION, priority: i
             window=0,
             validation=opened.serial,
         )
-        assert new == [True]
+        assert accepted == [Accepted.NEW]
         run.units.append(unit)
 
 

@@ -8,6 +8,8 @@ from typing import Annotated
 import orjson
 import typer
 
+from ops.cli.cancel_reason import Reason, check_reason
+
 app = typer.Typer(no_args_is_help=True)
 
 
@@ -41,19 +43,17 @@ def show(
 def cancel(
     targets: Annotated[list[str], typer.Argument(help="Ids of jobs, or of one kind of other target.")],
     kind: Annotated[str, typer.Option(help="job, group or run.")] = "job",
-    reason: Annotated[str, typer.Option(help="redundant, stale, user, deadline or overload.")] = "user",
+    reason: Reason = "user",
     as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
 ) -> None:
     """Cancel jobs, groups or runs: waiting ones end at once, running ones within a second. Again: nothing happens. Ends with 2 when none
     of them is known."""
     from ops.cli.connection import connected, keys_of
-    from pipeline.messages import CancelReason
     from pipeline.scripts import Scripts
 
     if kind not in ("job", "group", "run"):
         raise typer.BadParameter("must be job, group or run", param_hint="--kind")
-    if reason not in tuple(CancelReason):
-        raise typer.BadParameter(f"must be one of {', '.join(CancelReason)}", param_hint="--reason")
+    check_reason(reason)
 
     async def act() -> dict[str, int]:
         total = {"settled": 0, "running": 0, "done": 0, "unknown": 0}

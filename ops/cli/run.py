@@ -1,4 +1,4 @@
-"""`rollstream run list|show|cancel`: training runs."""
+"""`rollstream run list|show|cancel|set`: training runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Annotated
 
 import orjson
 import typer
+
+from ops.cli.cancel_reason import Reason, check_reason
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -76,7 +78,7 @@ def show(
 def cancel(
     run: Annotated[str, typer.Argument(help="Its id.")],
     step: Annotated[int | None, typer.Option(help="Cancel this step only: it ends short with what it has.")] = None,
-    reason: Annotated[str, typer.Option(help="redundant, stale, user, deadline or overload.")] = "user",
+    reason: Reason = "user",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -85,12 +87,10 @@ def cancel(
     from ops.cli.connection import connected, keys_of
     from ops.look import RunLook, look_at_run
     from ops.run_report import UnknownRun
-    from pipeline.messages import CancelReason
     from pipeline.scripts import Scripts
     from pipeline.scripts.step_calls import StepScripts
 
-    if reason not in tuple(CancelReason):
-        raise typer.BadParameter(f"must be one of {', '.join(CancelReason)}", param_hint="--reason")
+    check_reason(reason)
 
     async def find() -> RunLook:
         async with connected() as (settings, client):

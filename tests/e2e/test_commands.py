@@ -45,7 +45,6 @@ COMMANDS = (
     ("run", "show"),
     ("run", "cancel"),
     ("run", "set"),
-    ("run", "set"),
     ("job", "show"),
     ("job", "cancel"),
     ("queue", "peek"),
@@ -69,6 +68,15 @@ def test_a_job_that_is_not_known_is_said_so(command: Command) -> None:
     assert shown.returncode == 2
     assert "no job 'nobody.e0-1.0.0'" in shown.stderr
     assert "Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize("noun", ["job", "run"])
+def test_nobody_can_cancel_with_the_reason_of_the_janitor(command: Command, noun: str) -> None:
+    """`run list` would say of such a run that its trainer is gone."""
+    shown = command("ops.cli", noun, "cancel", "nobody", "--reason", "abandoned")
+
+    assert shown.returncode == 2
+    assert "must be one of redundant, stale, user, deadline, overload" in " ".join(shown.stderr.split())
 
 
 def test_a_redis_that_is_not_there_is_said_so(command: Command, environment: dict[str, str]) -> None:

@@ -106,13 +106,13 @@ async def serve(
             return work(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)
 
         swept = asyncio.Event()
-        sweep = SandboxSweep(client, queue, scratch / SANDBOXES)
+        sweep = SandboxSweep(client, queue, scratch / SANDBOXES) if sandboxes is not None else None
         try:
             async with asyncio.TaskGroup() as tasks:
-                if sandboxes is not None:
+                if sweep is not None:
                     tasks.create_task(sweep.run(swept), name="sandbox-sweep")
                 try:
-                    kept = await serve_stage(queue, member, client, shutdown, work_of, sweep.hear)
+                    kept = await serve_stage(queue, member, client, shutdown, work_of, sweep.hear if sweep is not None else None)
                 finally:
                     swept.set()
         except BaseExceptionGroup as group:

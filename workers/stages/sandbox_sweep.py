@@ -2,9 +2,8 @@
 
 At start and every period the folders of this node are asked for their owners, Redis for those jobs, and what nobody needs any more is
 torn down. A sandbox is needed while the attempt that made it runs INIT, or its making is the environment the job goes on with (not to await
-a reward); what nobody
-needs once is never needed again. Without an answer from Redis nothing is judged, nor is a sandbox that was made after the question: only
-those that were asked about and are over go. Any number of processes may sweep at once.
+a reward); what nobody needs once is never needed again. Without an answer from Redis nothing is judged, nor is a sandbox that was made
+after the question: only those that were asked about and are over go. Any number of processes may sweep at once.
 
 A cancel ends jobs whose sandbox waits here for RUN, and nobody holds it (promise 4: it is gone within a second). So cancels are heard, and
 the sandboxes of the jobs they mean are looked after until none of them is left.
@@ -32,8 +31,10 @@ from workers.sandbox.spec import SandboxOwner
 log = structlog.get_logger(__name__)
 
 SHORTEST_PERIOD_S, LONGEST_PERIOD_S = 2.0, 30.0
-AFTER_CANCEL_S = (0.25, 0.25, 0.5, 1.0, 2.0)
-"""Pauses after a cancel: the first is for those who hold a sandbox, they end it themselves; the last for a cancel of many thousand jobs."""
+GATHER_S = 0.25
+"""Cancels that come within this time are looked after together. Who holds a sandbox ends it himself meanwhile."""
+AFTER_CANCEL_S = (0.25, 0.5, 1.0, 2.0)
+"""Pauses between the looks after cancels: the last is for a cancel of many thousand jobs."""
 
 
 class SandboxSweep:
@@ -70,17 +71,20 @@ class SandboxSweep:
             after_cancels.cancel()
 
     async def _after_cancels(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            for pause_s in AFTER_CANCEL_S:
-                await asyncio.sleep(pause_s)
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._wake.wait()
+                await asyncio.sleep(GATHER_S)
+                self._wake.clear()
                 cancels, self._cancels = self._cancels, []
-                if not await self._try(cancels):
-                    break
-                self._cancels = cancels + self._cancels
-            else:
-                self._cancels.clear()  # what is left is found by the next sweep of all
+                tasks.create_task(self._look_after(cancels), name="sandboxes-of-some-cancels")
+
+    async def _look_after(self, cancels: Sequence[CancelMessage]) -> None:
+        """Until none of their sandboxes is left. What the last look leaves is found by the next sweep of all."""
+        for pause_s in (0.0, *AFTER_CANCEL_S):
+            await asyncio.sleep(pause_s)
+            if not await self._try(cancels):
+                return
 
     async def _try(self, cancels: Sequence[CancelMessage] | None = None) -> int:
         try:

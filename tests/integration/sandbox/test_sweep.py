@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from pipeline.cancel import CancelMessage
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import command_client
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
-from pipeline.testing import LossyProxy, ManualWorker, PrivateServer, a_template, a_unit
+from pipeline.testing import LossyProxy, ManualWorker, PrivateServer, a_template, a_unit, wait_until
 from workers.sandbox import Isolation, SandboxOwner, SandboxSpec
 from workers.sandbox.process import ProcessSandboxes, owners
-from workers.stages.sandbox_sweep import SandboxSweep
+from workers.stages.sandbox_sweep import AFTER_CANCEL_S, SandboxSweep
 
 SPEC = SandboxSpec(isolation=Isolation.NONE)
 
@@ -47,4 +48,41 @@ async def test_a_sandbox_made_while_the_sweep_asks_stays(
 
             assert await sweeping == 1
             assert jobs_below(scratch) == {new}
+        await client.aclose()
+
+
+async def test_a_cancel_heard_in_the_last_look_after_another_is_looked_after_as_well(
+    settings: QueueSettings, keys: Keys, scripts: Scripts, redis_server: PrivateServer, place: Path
+) -> None:
+    """All cancels shared one row of looks. One that came while the last of them was at Redis was thrown away with those that had been
+    looked after, and one that came shortly before it waited as long as they did: its sandboxes stayed until the next sweep of all."""
+    incarnation = await scripts.connect_run("run1", nonce="n", ttl_s=3600.0)
+    units = [a_unit(prompt="stays"), a_unit(prompt="late")]
+    await scripts.accept("run1", incarnation, a_template(), "tpl1", b"template", units, max_waiting=10, window=10)
+    held = {job.job: job for job in await ManualWorker(scripts, Stage.INIT).take()}
+    stays, late = (f"run1.{name}.0" for name in ("stays", "late"))
+    scratch = place / "scratch"
+    with LossyProxy(redis_server.socket) as proxy:
+        client = command_client(settings.model_copy(update={"redis_url": proxy.url, "lease_s": 3600.0}))
+        async with ProcessSandboxes(scratch_dir=scratch, run_dir=place / "run", node="here") as provider:
+            for job in (stays, late):
+                await (await provider.start(SPEC, SandboxOwner(job_id=job, attempt=1, boot_id="b"))).park()
+            sweep, stop = SandboxSweep(client, settings.model_copy(update={"lease_s": 3600.0}), scratch), asyncio.Event()
+            trap = proxy.hold_reply(containing=keys.job(stays).encode())
+            running = asyncio.create_task(sweep.run(stop), name="sweep")
+            await trap.sprung()
+            sweep.hear(CancelMessage("job", "user", frozenset((stays,))))
+            for _ in (0.0, *AFTER_CANCEL_S):
+                again = proxy.hold_reply(containing=keys.job(stays).encode())
+                trap.release()
+                trap = again
+                await trap.sprung()
+            await ManualWorker(scripts, Stage.INIT).settle(held[late])
+
+            sweep.hear(CancelMessage("job", "user", frozenset((late,))))
+            trap.release()
+
+            await wait_until(lambda: jobs_below(scratch) == {stays}, "the sandbox of the job that was cancelled last is gone")
+            stop.set()
+            await running
         await client.aclose()

@@ -44,12 +44,12 @@ class EvalWork(StageWork):
         limit_s = context.spec.template.limits.eval_active_s
         control.progress(limit_s + PROGRESS_MARGIN_S)
         begun, keys = control.begun, self.bodies.keys
-        raw_environment = await self.bodies.get(keys.body(begun.claim.job, begun.init_attempt, Stage.INIT.value))
         trajectory = await self._trajectory(begun)
-        shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
         if context.spec.template.reward is RewardSource.OUTSIDE:
             control.gate()
             return Settled(judged_outside(trajectory))
+        raw_environment = await self.bodies.get(keys.body(begun.claim.job, begun.init_attempt, Stage.INIT.value))
+        shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
         eval_context = EvalContext(**shared, environment=codec.decode(Environment, raw_environment), trajectory=trajectory)
         control.gate()
         async with asyncio.timeout(limit_s):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NoReturn
@@ -44,7 +45,7 @@ Item = ToolCall | CallError
 TRUNCATED = CallError("truncated", "the call was cut off before it was complete and was not run")
 
 
-class Reader:
+class Reader(ABC):
     """Reads one syntax.
 
     Args:
@@ -64,9 +65,9 @@ class Reader:
         """Calls that need no mark, at the start of the text, and where they end."""
         return [], 0
 
+    @abstractmethod
     def read(self, text: str, start: int) -> tuple[list[Item], int]:
         """Calls from the mark at `start` on, and where they end."""
-        raise NotImplementedError
 
     def unended(self, message: str) -> CallError:
         """The fault of a call whose end did not come."""

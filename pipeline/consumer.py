@@ -36,7 +36,7 @@ from pipeline.leases import LeasedJob, LeaseKeeper
 from pipeline.messages import Stage
 from pipeline.recovery import put_back
 from pipeline.redis_client import AsyncClient, ask
-from pipeline.scripts.calls import MAX_BATCH, Begun, Claim, Held, Scripts
+from pipeline.scripts.calls import MAX_BATCH, Begun, Claim, Held, NameHolder, Scripts
 from pipeline.settings import QueueSettings
 from pipeline.settling import OUTAGE_PAUSE_MAX_S, OUTAGE_PAUSE_S, ConsumerStatistics, Settler
 from pipeline.streams import RawEntry, StreamReader
@@ -58,7 +58,8 @@ class Consumer:
         reader: over the streams of the stage.
         tail_client: a reader client for the cancel stream.
         work: what a job needs done.
-        node, epoch: where this process runs, and since when that node's environments exist.
+        holder: this process.
+        epoch: since when the environments of its node exist.
         on_cancel: told of each cancel, also of jobs that are not held here.
     """
 
@@ -75,7 +76,7 @@ class Consumer:
         reader: StreamReader,
         tail_client: AsyncClient,
         work: Work,
-        node: str,
+        holder: NameHolder,
         epoch: str,
         on_cancel: Callable[[CancelMessage], None] | None = None,
     ) -> None:
@@ -86,7 +87,7 @@ class Consumer:
         self._stage = stage
         self._consumer = consumer
         self._boot = boot
-        self._node = node
+        self._node = holder.node
         self._slots = slots
         self._reader = reader
         self._work = work
@@ -109,10 +110,11 @@ class Consumer:
             stage,
             consumer,
             boot,
+            holder,
             snapshot=lambda: list(self._held.copy().values()),  # a copy is made in one step: the thread asks while jobs come and go
             on_verdict=_deliver_verdict,
             on_usurped=self._on_usurped,
-            beat=(node, epoch, stage is Stage.RUN),
+            beat=(epoch, stage is Stage.RUN),
         )
         self.usurped = False
 

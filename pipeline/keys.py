@@ -56,7 +56,7 @@ Keys of a job, which outlive its deadline by `ttl_ms`, and of a result, until it
 
 Keys of processes, gone when they stop beating:
 
-    w:<consumer>        hash    name lock: boot id, beat, stage, slots
+    w:<consumer>        hash    name lock: boot id, since, beat, and who holds it: stage, node, slots, pid, version
     n:<node>, n:<node>:run      hash    epoch of a node; that its lane is read
 """
 

@@ -28,7 +28,7 @@ from pipeline.errors import BrokerError
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import thread_client
-from pipeline.scripts.calls import Held
+from pipeline.scripts.calls import Held, NameHolder
 from pipeline.scripts.runner import Arg, ThreadScriptRunner
 from pipeline.settings import QueueSettings
 
@@ -58,7 +58,8 @@ class LeaseKeeper:
         snapshot: the jobs held now; called from the thread, must be safe there.
         on_verdict: called on the event loop with a job and `lost`, `silent` or a cancel reason.
         on_usurped: called on the event loop when the name is another's.
-        beat: also says that this node is alive: (node, epoch, whether this process reads the node's lane).
+        holder: this process, said with each renewal.
+        beat: also says that its node is alive: (epoch, whether this process reads the node's lane).
     """
 
     def __init__(
@@ -68,17 +69,19 @@ class LeaseKeeper:
         stage: Stage,
         consumer: str,
         boot: str,
+        holder: NameHolder,
         *,
         snapshot: Callable[[], list[LeasedJob]],
         on_verdict: Callable[[LeasedJob, str], None],
         on_usurped: Callable[[], None],
-        beat: tuple[str, str, bool],
+        beat: tuple[str, bool],
     ) -> None:
         self._settings = settings
         self._keys = keys
         self._stage = stage
         self._consumer = consumer
         self._boot = boot
+        self._holder = holder
         self._snapshot = snapshot
         self._on_verdict = on_verdict
         self._on_usurped = on_usurped
@@ -143,7 +146,7 @@ class LeaseKeeper:
         # an empty renewal keeps the name
         for at in range(0, max(1, len(jobs)), LEASES_A_CALL):
             batch = jobs[at : at + LEASES_A_CALL]
-            args: list[Arg] = [self._stage.value, self._consumer, self._boot, lock_ms]
+            args: list[Arg] = [self._stage.value, self._consumer, self._boot, lock_ms, *self._holder.words]
             for job in batch:
                 held = job.held
                 args += [held.stream, held.entry, held.job, held.attempt]
@@ -157,8 +160,8 @@ class LeaseKeeper:
                 elif word != 1 and isinstance(word, bytes):
                     self._told_s.setdefault(job.held.place, now_s)
                     self._post(self._on_verdict, job, word.decode())
-        node, epoch, reads_lane = self._beat
-        scripts("beat_node", node, epoch, 3 * lock_ms // RENEWALS_A_LEASE + 1000, int(reads_lane), 0)
+        epoch, reads_lane = self._beat
+        scripts("beat_node", self._holder.node, epoch, 3 * lock_ms // RENEWALS_A_LEASE + 1000, int(reads_lane), 0)
 
     def _post(self, call: Callable[..., None], *args: object) -> None:
         if not self._stopping:

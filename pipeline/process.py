@@ -35,7 +35,7 @@ from pipeline.layout import check_layout
 from pipeline.messages import Stage
 from pipeline.name_lock import NameLock
 from pipeline.redis_client import AsyncClient, reader_client
-from pipeline.scripts import Scripts
+from pipeline.scripts import NameHolder, Scripts
 from pipeline.settings import QueueSettings
 from pipeline.streams import BLOCK_S, StreamReader
 
@@ -70,6 +70,11 @@ class Member:
     def consumer(self) -> str:
         """The stable name."""
         return f"{self.stage.value}-{self.node}-{self.index}"
+
+    @property
+    def holder(self) -> NameHolder:
+        """This process, as what holds that name."""
+        return NameHolder(self.node, self.slots, os.getpid(), software_version())
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +214,7 @@ async def _serve_shard(
         reader=reader,
         tail_client=tail_connection,
         work=work_of(keys, scripts),
-        node=member.node,
+        holder=member.holder,
         epoch=member.epoch,
         on_cancel=on_cancel,
     )
@@ -276,14 +281,11 @@ async def _take_name(scripts: Scripts, member: Member, lock_ms: int, lock: NameL
     while True:
         take = partial(
             scripts.take_name,
+            member.stage,
             member.consumer,
             member.boot,
+            member.holder,
             lock_ms=lock_ms,
-            node=member.node,
-            stage=member.stage.value,
-            slots=member.slots,
-            pid=os.getpid(),
-            version=software_version(),
             dead="" if lock is None else _dead_boot(lock),
         )
         taken = await until_reached(take, stop)

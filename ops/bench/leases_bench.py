@@ -7,6 +7,7 @@ pause; what a round costs the server and this process is set against the time be
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ops.bench.servers import bench_server, bench_server_kind, version_of
 from pipeline.leases import RENEWALS_A_LEASE, LeasedJob, LeaseKeeper
 from pipeline.messages import Stage
 from pipeline.redis_client import SyncClient, reader_client, thread_client
-from pipeline.scripts import Held
+from pipeline.scripts import Held, NameHolder
 from pipeline.scripts.calls import MAX_BATCH
 from pipeline.settings import QueueSettings
 from pipeline.streams import BLOCK_S, StreamReader
@@ -115,10 +116,11 @@ async def measure(kind: ServerKind, leases: int, say: Callable[[str], None]) -> 
                     Stage.INIT,
                     CONSUMER,
                     BOOT,
+                    NameHolder(NODE, leases, os.getpid(), version="bench"),
                     snapshot=rounds.next,
                     on_verdict=lambda _, word: rounds.lost.append(word),
                     on_usurped=lambda: rounds.lost.append("another process"),
-                    beat=(NODE, "none", False),
+                    beat=("none", False),
                 )
                 rounds.again = keeper.wake
                 async with keeper:

@@ -1,7 +1,7 @@
 """The scripts: every change of state in Redis, each one Lua file with its KEYS, ARGV and replies in its head, called by one typed
 function."""
 
-from pipeline.scripts.calls import Accepted, Begun, Claim, Given, HandOff, Held, JournalTurn, Scripts, Settle, Unit
+from pipeline.scripts.calls import Accepted, Begun, Claim, Given, HandOff, Held, JournalTurn, NameHolder, Scripts, Settle, Unit
 from pipeline.scripts.runner import OutOfMemory, ScriptRunner, ThreadScriptRunner, sha
 from pipeline.scripts.sources import source
 
@@ -13,6 +13,7 @@ __all__ = [
     "HandOff",
     "Held",
     "JournalTurn",
+    "NameHolder",
     "OutOfMemory",
     "ScriptRunner",
     "Scripts",

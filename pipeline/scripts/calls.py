@@ -53,6 +53,22 @@ class Accepted(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class NameHolder:
+    """The process that holds a worker's stable name, for people who look."""
+
+    node: str
+    slots: int
+    pid: int
+    version: str
+    """Of the software."""
+
+    @property
+    def words(self) -> tuple[Arg, ...]:
+        """As the scripts take them."""
+        return self.node, self.slots, self.pid, self.version
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """An entry that was delivered to this consumer."""
 
@@ -326,14 +342,14 @@ class Scripts:
                 return
 
     async def take_name(
-        self, consumer: str, boot: str, *, lock_ms: int, node: str, stage: str, slots: int, pid: int, version: str, dead: str = ""
+        self, stage: Stage, consumer: str, boot: str, holder: NameHolder, *, lock_ms: int, dead: str = ""
     ) -> tuple[str, float] | None:
         """Takes a worker's stable name; None when it is ours, else (boot that holds it, seconds until it lapses).
 
         Args:
             dead: a boot that is known to be dead; the name is taken from it.
         """
-        reply = await self.run_script("take_name", consumer, boot, lock_ms, node, stage, slots, pid, version, dead)
+        reply = await self.run_script("take_name", stage.value, consumer, boot, lock_ms, *holder.words, dead)
         return None if reply[0] == b"ok" else (text(reply[1]), whole(reply[2]) / 1000)
 
     async def drop_name(self, consumer: str, boot: str) -> bool:

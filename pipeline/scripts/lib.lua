@@ -82,7 +82,7 @@ local function holds_name(consumer, boot, lock_ms)
   local held = call('HGET', key, 'boot')
   if held and held ~= boot then return false end
   if not held then
-    call('HSET', key, 'boot', boot, 'beat', NOW)
+    call('HSET', key, 'boot', boot, 'beat', NOW, 'since', NOW)
     call('PEXPIRE', key, lock_ms)
   end
   return true

@@ -12,8 +12,9 @@ import redis
 from pipeline.keys import Keys
 from pipeline.messages import Outcome, Settlement, Stage
 from pipeline.redis_client import AsyncClient, ask
-from pipeline.scripts.calls import Begun, Claim, Given, GiveUpKind, HandOff, Held, Scripts, Settle
+from pipeline.scripts.calls import Begun, Claim, Given, GiveUpKind, HandOff, Held, NameHolder, Scripts, Settle
 from pipeline.scripts.reward_calls import AwaitReward, RewardScripts
+from pipeline.scripts.runner import Arg
 from pipeline.streams import ensure_group, parse_claim
 from pipeline.testing.builders import a_settlement
 
@@ -21,6 +22,7 @@ LEASE_MS = 30_000
 BODY_TTL_MS = 3_600_000
 UNJUDGED = Settlement(outcome=Outcome.OK, stop="finished", sampled_tokens=7, total_tokens=24, turns=1)
 """An end whose reward is still to come."""
+HOLDER = NameHolder(node="n1", slots=4, pid=1, version="0")
 NEXT_STAGE = {Stage.INIT: Stage.RUN, Stage.RUN: Stage.EVAL}
 
 
@@ -88,7 +90,7 @@ class ManualWorker:
 
     async def renew(self, *jobs: Held) -> tuple[bool, list[str]]:
         """Renews leases: (the name is held, per job `1`, `0` or the reason of its cancel)."""
-        words: list[str | int] = [self.stage.value, self.consumer, self.boot, LEASE_MS]
+        words: list[Arg] = [self.stage.value, self.consumer, self.boot, LEASE_MS, *HOLDER.words]
         for job in jobs:
             words += [job.stream, job.entry, job.job, job.attempt]
         reply = await self.scripts.run_script("renew", *words)
@@ -108,9 +110,7 @@ class ManualWorker:
 
     async def take_name(self, *, lock_ms: int = LEASE_MS) -> tuple[str, float] | None:
         """Takes the stable name for this boot."""
-        return await self.scripts.take_name(
-            self.consumer, self.boot, lock_ms=lock_ms, node="n1", stage=self.stage.value, slots=4, pid=1, version="0"
-        )
+        return await self.scripts.take_name(self.stage, self.consumer, self.boot, HOLDER, lock_ms=lock_ms)
 
     async def _read(self, start: str, count: int) -> list[Claim]:
         try:

@@ -196,6 +196,24 @@ async def test_a_lock_that_lapsed_is_taken_again_by_the_boot_that_had_it(run: Ru
     assert lapses_s == pytest.approx(30, abs=1)
 
 
+async def test_a_lock_that_lapsed_comes_back_whole(run: Run, client: AsyncClient) -> None:
+    """The boot took its name again with its boot id alone, at the next `begin` or `renew`: who looked at the worker from then on did not
+    see where it ran, how many slots it had, or of which version it was."""
+    await run.accept(a_unit())
+    worker, key = run.worker(Stage.INIT, "w", "boot1"), run.audit.keys.worker("w")
+    await worker.take_name()
+    before = await run.audit.hash(key)
+    await ask(client, "DEL", key)
+
+    held = await worker.take()
+    await worker.renew(*held)
+
+    after = await run.audit.hash(key)
+    moved = ("beat", "since")
+    assert after.keys() == before.keys() >= {"boot", "stage", "node", "slots", "pid", "version", *moved}
+    assert {name: after[name] for name in after if name not in moved} == {name: before[name] for name in before if name not in moved}
+
+
 async def test_a_name_that_is_given_up_is_free_at_once(run: Run) -> None:
     first, second = run.worker(Stage.INIT, "w", "boot1"), run.worker(Stage.INIT, "w", "boot2")
     await first.take_name()

@@ -51,7 +51,7 @@ end
 hold_group = function(grp, run, g, have)
   local key = group_key(grp)
   local s = hash(key, 'hold', 'held', 'prompt', 'inc')
-  if not s.hold or s.held or have + tonumber(g.aw) < tonumber(g.want) then return end
+  if not s.hold or s.held or have + tonumber(g.aw) < (tonumber(g.want) or math.huge) then return end
   local due = NOW + tonumber(s.hold)
   local hrid = call('XADD', results_key(run), '*', 'kind', 'held', 'run', run, 'grp', grp, 'prompt', s.prompt or '', 'want', g.want, 'due', due,
     'inc', s.inc or '0')

@@ -22,7 +22,8 @@ local function close_group(grp, run, prompt, val)
   wake_up('kind', 'group_closed', 'run', run, 'grp', grp, 'prompt', prompt or '')
 end
 
--- One line a member, the first one stands; the last one closes the group. A group that is gone, or is something else by now, takes no lines.
+-- One line a member, the first one stands; the last one closes the group. A group that is gone, or is something else by now, takes no lines. One whose
+-- number of members is none closes by its first line: who accounts for groups finds that it cannot be read, and takes it out.
 local groups = {}
 local function add_member(grp, run, n, line)
   local key = group_key(grp)
@@ -32,7 +33,7 @@ local function add_member(grp, run, n, line)
   local have = call('HLEN', key .. ':m')
   if have == 1 then call('PEXPIRE', key .. ':m', math.max(1, call('PTTL', key))) end
   if g.aw and call('HDEL', key, 'aw.' .. n) == 1 then g.aw = call('HINCRBY', key, 'aw', -1) end
-  if g.st == 'open' and have >= tonumber(g.want) then
+  if g.st == 'open' and have >= (tonumber(g.want) or 0) then
     close_group(grp, run, g.prompt, g.val)
     g.st = 'closed'
     if g.aw then end_hold(grp, run) end

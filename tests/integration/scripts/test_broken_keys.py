@@ -189,3 +189,20 @@ async def test_a_group_that_could_not_be_closed_is_closed_later(pair: tuple[Run,
     assert [word.decode() for word in await ask(good.client, "ZRANGE", closed, 0, -1)] == [group.id]
     assert (await good.audit.hash(good.audit.keys.group(group.id)))["st"] == "closed"
     await worker.recover("idle", held)
+
+
+async def test_a_group_whose_number_of_members_is_none_closes_and_keeps_no_other_job_from_settling(pair: tuple[Run, Run]) -> None:
+    """`want` of a group was no number: the comparison failed the whole call, and with it every job that was settled in the same batch."""
+    bad, good = pair
+    group = a_group("bad", members=2)
+    await bad.accept(group)
+    await good.accept(a_unit("good"))
+    held = await bad.reach(Stage.EVAL)
+    await ask(bad.client, "HSET", bad.audit.keys.group(group.id), "want", "two")
+
+    assert await bad.worker(Stage.EVAL).settle(*held) == ["ok"] * 3
+
+    assert await good.states() == {"done": 1}
+    assert (await bad.audit.hash(bad.audit.keys.group(group.id)))["st"] == "closed"
+    assert await ask(bad.client, "ZRANGE", bad.audit.keys.closed, 0, -1) == [group.id.encode()]
+    await ask(bad.client, "HSET", bad.audit.keys.group(group.id), "want", 2)  # what is audited after the test

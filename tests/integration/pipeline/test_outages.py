@@ -242,7 +242,8 @@ async def test_work_that_promises_again_and_again_is_left_alone(crew: Crew) -> N
 
 
 @pytest.mark.slow
-async def test_a_stream_that_is_deleted_under_the_workers_heals(make_server: MakeServer, quick: QueueSettings) -> None:
+@pytest.mark.parametrize("stage", [Stage.INIT, Stage.RUN])
+async def test_a_stream_that_is_deleted_under_the_workers_heals(make_server: MakeServer, quick: QueueSettings, stage: Stage) -> None:
     """`DEL` of a stage's stream takes its group, what waits and what is known of who holds what. The group is made again, by nobody in
     a hurry; what runs goes on; what waited is put back from the jobs' own hashes."""
     server = make_server()
@@ -252,16 +253,16 @@ async def test_a_stream_that_is_deleted_under_the_workers_heals(make_server: Mak
     await crew.connect()
     try:
         work = HeldWork()
-        crew.start_stages(but=[Stage.RUN])
+        crew.start_stages(but=[stage])
         for node in ("n1", "n2"):
-            crew.start(Stage.RUN, work, node=node, slots=4)
+            crew.start(stage, work, node=node, slots=4)
         jobs = await crew.add(40)
         await wait_until(lambda: len(work.running) == 8, "all slots of the stage work")
         reads_before = await reads(crew)
         started_s = time.monotonic()
 
         for _ in range(2):
-            await ask(client, "DEL", crew.keys.stage_stream(Stage.RUN))
+            await ask(client, "DEL", crew.keys.stage_stream(stage))
         await crew.add(4, start=100)
         work.may_end.set()
 

@@ -2,7 +2,7 @@
 
 The measure is an uncancelled run of the same rollouts: mean length within 3 %, the longest 5 % within 10 %, slow prompts at least 0.45 of a
 fair half. The cost is measured against the computed oracle and against generate-filter-repeat with the same slots. `rollstream bench dapo`
-holds the product to the same bounds. Lengths are stratified (`ops.bench.dapo_mix`): from one seed to the next the mean length differs by
+holds the product to the same bounds, its cost to 1.08 of the oracle. Lengths are stratified (`ops.bench.dapo_mix`): from one seed to the next the mean length differs by
 0.5 % and the longest 5 % by 2 %, so that a bound that is missed was missed by the rules.
 """
 
@@ -53,7 +53,7 @@ def test_the_default_rule_keeps_length_tail_and_slow_prompts_and_wastes_nothing(
     if slow:
         assert seen.slow_share >= 0.45
     # less would say that rollouts which take long are lost
-    assert 0.98 < seen.tokens_a_group / Mix(0, slow).oracle < 1.08
+    assert 0.98 < seen.tokens_a_group / Mix(0, slow).oracle < 1.05
 
 
 @pytest.mark.parametrize("slow", [False, True])

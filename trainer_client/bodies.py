@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import redis
 
 from pipeline.redis_client import AsyncClient, ask, broker_error, cancel_is_kept
-from trainer_client.contact import Contact
-from trainer_client.lifetime import Lifetime
+from trainer_client.calls import Calls
 
 MAX_CALL_BYTES = 8 * 1024 * 1024
 """Most bytes of one reply (a larger body comes alone): well inside the time limit of a command on a slow network."""
@@ -18,21 +17,18 @@ MAX_CALL_KEYS = 256
 class BodyStore:
     """Reads bodies of one shard."""
 
-    def __init__(self, client: AsyncClient, contact: Contact, life: Lifetime) -> None:
+    def __init__(self, client: AsyncClient, calls: Calls) -> None:
         self._client = client
-        self._contact = contact
-        self._life = life
+        self._calls = calls
 
     async def fetch(self, keys: Sequence[str]) -> list[bytes | None]:
         """The bytes under each key, in order; None where there are none."""
         found: list[bytes | None] = []
         for at in range(0, len(keys), MAX_CALL_KEYS):
             part = keys[at : at + MAX_CALL_KEYS]
-            async with self._life.watched():
-                sizes = await self._contact.reach(lambda part=part: self._sizes(part))  # type: ignore[misc]  # bound now, not when called
+            sizes = await self._calls.make(self._sizes, part)
             for batch in _batches(part, sizes):
-                async with self._life.watched():
-                    found += await self._contact.reach(lambda batch=batch: ask(self._client, "MGET", *batch))  # type: ignore[misc]
+                found += await self._calls.make(ask, self._client, "MGET", *batch)
         return found
 
     async def _sizes(self, keys: Sequence[str]) -> list[int]:

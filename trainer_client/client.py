@@ -19,12 +19,13 @@ from pipeline.scripts.trainer_calls import TrainerScripts
 from pipeline.settings import QueueSettings
 from pipeline.validation_request import ValidationRequest
 from trainer_client.bodies import BodyStore
+from trainer_client.calls import Calls
 from trainer_client.contact import Contact
 from trainer_client.dataset import check_dataset
 from trainer_client.feed import Feed
 from trainer_client.inbox import Inbox, Kind
 from trainer_client.jobs import Job, Jobs
-from trainer_client.keeper import Keeper, ack_entries
+from trainer_client.keeper import Keeper
 from trainer_client.lifetime import Lifetime
 from trainer_client.logs import Log
 from trainer_client.outside import Awaiting, GroupHook, Outside, ReportAnswer
@@ -72,10 +73,11 @@ class Run:
         self._progress = progress
         self._life = Lifetime(run)
         self._contact = Contact(run, patience_s=patience_s)
+        self._calls = Calls(self._contact, self._life)
         self._scripts = Scripts(client, keys)
         self._step_scripts = StepScripts(client, keys)
         self._trainer_scripts = TrainerScripts(client, keys)
-        self._bodies = BodyStore(client, self._contact, self._life)
+        self._bodies = BodyStore(client, self._calls)
         self._seen = SeenJobs()
         self._inbox = Inbox(incarnation, self._make_result, lambda record: progress.settle([record]))
         self._reasons = WaitReasons(
@@ -94,11 +96,11 @@ class Run:
             keys=keys,
             scripts=self._scripts,
             inbox=self._inbox,
-            contact=self._contact,
+            calls=self._calls,
             life=self._life,
             why_waiting=self._reasons.of_job,
         )
-        self._version = PolicyVersion(run, incarnation, self._trainer_scripts, self._contact, self._life)
+        self._version = PolicyVersion(run, incarnation, self._trainer_scripts, self._calls)
         self._outside = Outside(
             run=run,
             incarnation=incarnation,
@@ -107,7 +109,7 @@ class Run:
             scripts=RewardScripts(self._scripts.run_script),
             inbox=self._inbox,
             bodies=self._bodies,
-            contact=self._contact,
+            calls=self._calls,
             life=self._life,
             why_waiting=self._reasons.of_run,
         )
@@ -120,7 +122,7 @@ class Run:
             bodies=self._bodies,
             keys=keys,
             version=self._version,
-            contact=self._contact,
+            calls=self._calls,
             life=self._life,
             on_open=self._ledger_stands.set,
             ack=self._ack_steps,
@@ -138,7 +140,7 @@ class Run:
             run_scripts=RunScripts(client, keys),
             inbox=self._inbox,
             bodies=self._bodies,
-            contact=self._contact,
+            calls=self._calls,
             life=self._life,
             why_waiting=self._reasons.of_job,
         )
@@ -150,6 +152,7 @@ class Run:
             trainer_scripts=self._trainer_scripts,
             inbox=self._inbox,
             contact=self._contact,
+            calls=self._calls,
             life=self._life,
             resubmit=self.resubmit_unsettled,
             on_moved=self._on_moved,
@@ -193,7 +196,7 @@ class Run:
             keys=self._keys,
             scripts=self._step_scripts,
             inbox=self._inbox,
-            contact=self._contact,
+            calls=self._calls,
             life=self._life,
         )
         self._spawn("feed", self._feeding(self._feed))
@@ -290,14 +293,12 @@ class Run:
     async def _ack(self, units: Sequence[tuple[str, Kind, str]]) -> None:
         for at in range(0, len(units), MAX_BATCH):
             part = units[at : at + MAX_BATCH]
-            await ack_entries(self._scripts, self._contact, self._life, self.id, self.incarnation, part)
+            await self._calls.make(self._scripts.ack, self.id, self.incarnation, part)
             for _, kind, unit in part:
                 self._inbox.drop(kind, unit)
 
     async def save_state(self) -> None:
-        async with self._life.watched():
-            state = self._progress.to_json()
-            await self._contact.reach(lambda: self._trainer_scripts.save_state(self.id, self.incarnation, state), stop=self._life.stop)
+        await self._calls.make(self._trainer_scripts.save_state, self.id, self.incarnation, self._progress.to_json())
 
     # ---- validation
 
@@ -460,10 +461,7 @@ class Run:
 
         The run takes no more work from then on; results go on to come.
         """
-        async with self._life.watched():
-            return await self._contact.reach(
-                lambda: self._scripts.cancel("run", [self.id], reason.value, incarnation=self.incarnation), stop=self._life.stop
-            )
+        return await self._calls.make(self._scripts.cancel, "run", [self.id], reason.value, incarnation=self.incarnation)
 
     async def cancel_step(self, index: int, reason: CancelReason = CancelReason.USER) -> dict[str, int]:
         """Cancels one step: it ends now, short, with the groups that joined it; what is in flight for it is given up, its prompts return.
@@ -477,10 +475,7 @@ class Run:
         Raises:
             InvalidRequest: there is no such step, or it has ended.
         """
-        async with self._life.watched():
-            return await self._contact.reach(
-                lambda: self._step_scripts.cancel_step(self.id, self.incarnation, index, reason.value), stop=self._life.stop
-            )
+        return await self._calls.make(self._step_scripts.cancel_step, self.id, self.incarnation, index, reason.value)
 
     async def cancel_group(self, group_id: str, reason: CancelReason = CancelReason.USER) -> dict[str, int]:
         """Cancels one group: counts as of `cancel`. Its prompt returns whole and may be drawn again.
@@ -490,13 +485,11 @@ class Run:
         """
         if not group_id.startswith(self.id + "."):
             raise InvalidRequest(f"expected the id of a group of run {self.id!r}, got {group_id!r}", field="group_id")
-        async with self._life.watched():
-            return await self._contact.reach(lambda: self._scripts.cancel("group", [group_id], reason.value), stop=self._life.stop)
+        return await self._calls.make(self._scripts.cancel, "group", [group_id], reason.value)
 
     async def statistics(self) -> RunStatistics:
         """How the run is doing, in numbers."""
-        async with self._life.watched():
-            return await self._contact.reach(lambda: read_statistics(self._client, self._keys, self.id, self._seen), stop=self._life.stop)
+        return await self._calls.make(read_statistics, self._client, self._keys, self.id, self._seen)
 
     async def why_waiting(self) -> list[str]:
         """What stands in the way of the run, as far as Redis tells: sentences for people."""

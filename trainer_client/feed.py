@@ -20,7 +20,7 @@ from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.requests import encode_prompt, prompt_data
 from pipeline.scripts.step_calls import StepScripts
-from trainer_client.contact import Contact
+from trainer_client.calls import Calls
 from trainer_client.dataset import PlannedPrompt, Rows, plan
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
@@ -64,7 +64,7 @@ class Feed:
         keys: Keys,
         scripts: StepScripts,
         inbox: Inbox,
-        contact: Contact,
+        calls: Calls,
         life: Lifetime,
     ) -> None:
         self.pushed = 0
@@ -82,7 +82,7 @@ class Feed:
         self._keys = keys
         self._scripts = scripts
         self._inbox = inbox
-        self._contact = contact
+        self._calls = calls
         self._life = life
         self._plan: Iterator[PlannedPrompt] = plan(rows, progress)
         self._recent: deque[tuple[float, str, bytes]] = deque()
@@ -141,18 +141,14 @@ class Feed:
     # ---- pushing
 
     async def _waiting(self) -> int:
-        async with self._life.watched(needs_open_run=True):
-            return int(await self._contact.reach(lambda: ask(self._client, "ZCARD", self._keys.reserve(self._run)), stop=self._life.stop))
+        return int(await self._calls.make_if_open(ask, self._client, "ZCARD", self._keys.reserve(self._run)))
 
     async def _not_done(self, batch: Sequence[PlannedPrompt]) -> list[PlannedPrompt]:
         """Those of a batch that this history of the run is not done with. A run's first incarnation has no history."""
         if self._incarnation == 1:
             return list(batch)
         ids = [prompt.id for prompt in batch]
-        async with self._life.watched(needs_open_run=True):
-            marks = await self._contact.reach(
-                lambda: ask(self._client, "HMGET", self._keys.prompt_marks(self._run), *ids), stop=self._life.stop
-            )
+        marks = await self._calls.make_if_open(ask, self._client, "HMGET", self._keys.prompt_marks(self._run), *ids)
         return [prompt for prompt, mark in zip(batch, marks, strict=True) if not self._is_done(mark)]
 
     def _is_done(self, mark: bytes | None) -> bool:
@@ -175,10 +171,7 @@ class Feed:
         told = False
         while not self._life.stop.is_set():
             try:
-                async with self._life.watched(needs_open_run=True):
-                    fresh = await self._contact.reach(
-                        lambda: self._scripts.push_prompts(self._run, self._incarnation, prompts), stop=self._life.stop
-                    )
+                fresh = await self._calls.make_if_open(self._scripts.push_prompts, self._run, self._incarnation, prompts)
                 return sum(fresh)
             except QueueFull as error:
                 if not told:
@@ -188,8 +181,7 @@ class Feed:
         return 0
 
     async def _end(self) -> None:
-        async with self._life.watched(needs_open_run=True):
-            await self._contact.reach(lambda: self._scripts.end_prompts(self._run, self._incarnation), stop=self._life.stop)
+        await self._calls.make_if_open(self._scripts.end_prompts, self._run, self._incarnation)
         self.ended.set()
 
     async def _pause(self, seconds: float) -> None:

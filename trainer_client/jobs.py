@@ -14,7 +14,7 @@ from pipeline.redis_client import AsyncClient, ask
 from pipeline.requests import JobRequest, encode_prompt, template_id
 from pipeline.scripts.calls import MAX_BATCH, Accepted, Scripts, Unit
 from pipeline.settings import QueueSettings
-from trainer_client.contact import Contact
+from trainer_client.calls import Calls
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
 from trainer_client.logs import Log
@@ -81,7 +81,7 @@ class Jobs:
         keys: Keys,
         scripts: Scripts,
         inbox: Inbox,
-        contact: Contact,
+        calls: Calls,
         life: Lifetime,
         why_waiting: Callable[[str], Awaitable[Sequence[str]]],
     ) -> None:
@@ -94,7 +94,7 @@ class Jobs:
         self._keys = keys
         self._scripts = scripts
         self._inbox = inbox
-        self._contact = contact
+        self._calls = calls
         self._life = life
         self._why_waiting = why_waiting
 
@@ -132,20 +132,17 @@ class Jobs:
     async def _accept(self, batch: Sequence[Submission]) -> int:
         """Sends jobs of one template; returns how many were new."""
         first = batch[0]
-        async with self._life.watched(needs_open_run=True):
-            accepted = await self._contact.reach(
-                lambda: self._scripts.accept(
-                    self._run,
-                    self._incarnation,
-                    first.template,
-                    first.template_id,
-                    first.template_body,
-                    [submission.unit for submission in batch],
-                    max_waiting=self._settings.max_waiting,
-                    window=self._settings.admit_window,
-                ),
-                stop=self._life.stop,
-            )
+        accepted = await self._calls.make_if_open(
+            self._scripts.accept,
+            self._run,
+            self._incarnation,
+            first.template,
+            first.template_id,
+            first.template_body,
+            [submission.unit for submission in batch],
+            max_waiting=self._settings.max_waiting,
+            window=self._settings.admit_window,
+        )
         acked = []
         for submission, state in zip(batch, accepted, strict=True):
             job = submission.unit.id
@@ -176,13 +173,11 @@ class Jobs:
         return await self._life.wait(future, f"result of job {job}", timeout_s, lambda: self._why_waiting(job))
 
     async def cancel(self, job: str, reason: CancelReason) -> str:
-        async with self._life.watched():
-            counts = await self._contact.reach(lambda: self._scripts.cancel("job", [job], reason.value), stop=self._life.stop)
+        counts = await self._calls.make(self._scripts.cancel, "job", [job], reason.value)
         return next((word for word, count in counts.items() if count), "unknown")
 
     async def status(self, job: str) -> dict[str, str]:
-        async with self._life.watched():
-            flat = await self._contact.reach(lambda: ask(self._client, "HGETALL", self._keys.job(job)), stop=self._life.stop)
+        flat = await self._calls.make(ask, self._client, "HGETALL", self._keys.job(job))
         return {name.decode(): value.decode("utf-8", "replace") for name, value in flat.items()}
 
 

@@ -9,13 +9,14 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import Literal
 
 from pipeline.errors import BrokerUnreachable, QueueFull, RunClosed
 from pipeline.scripts.calls import MAX_BATCH, Scripts
 from pipeline.scripts.trainer_calls import TrainerScripts
+from trainer_client.calls import Calls
 from trainer_client.contact import Contact
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
@@ -45,6 +46,7 @@ class Keeper:
         trainer_scripts: TrainerScripts,
         inbox: Inbox,
         contact: Contact,
+        calls: Calls,
         life: Lifetime,
         resubmit: Callable[[], Awaitable[int]],
         on_moved: Callable[[], None],
@@ -57,6 +59,7 @@ class Keeper:
         self._trainer_scripts = trainer_scripts
         self._inbox = inbox
         self._contact = contact
+        self._calls = calls
         self._life = life
         self._resubmit = resubmit
         self._on_moved = on_moved
@@ -65,8 +68,7 @@ class Keeper:
         """Says that the trainer is there, until the client ends or the run takes no more work."""
         while not self._life.stop.is_set():
             try:
-                async with self._life.watched():
-                    await self._contact.reach(lambda: self._scripts.touch_run(self._run, self._incarnation), stop=self._life.stop)
+                await self._calls.make(self._scripts.touch_run, self._run, self._incarnation)
             except RunClosed as error:
                 log.warning("run_takes_no_more_work", run=self._run, state=error.state)
                 return
@@ -92,11 +94,7 @@ class Keeper:
         gone = 0
         for at in range(0, max(1, len(units)), MAX_BATCH):
             part = units[at : at + MAX_BATCH]
-            async with self._life.watched():
-                gone += await self._contact.reach(
-                    lambda part=part: self._trainer_scripts.extend(self._run, self._incarnation, part),  # type: ignore[misc]  # bound now
-                    stop=self._life.stop,
-                )
+            gone += await self._calls.make(self._trainer_scripts.extend, self._run, self._incarnation, part)
         if gone:
             log.warning("results_are_gone", run=self._run, units=gone)
 
@@ -116,7 +114,7 @@ class Keeper:
     async def _drop_leftovers(self) -> None:
         while self._inbox.set_aside:
             part = [(entry, kind, unit) for entry, (kind, unit) in islice(self._inbox.set_aside.items(), MAX_BATCH)]
-            await ack_entries(self._scripts, self._contact, self._life, self._run, self._incarnation, part)
+            await self._calls.make(self._scripts.ack, self._run, self._incarnation, part)
             for entry, _, _ in part:
                 del self._inbox.set_aside[entry]
 
@@ -140,16 +138,3 @@ class Keeper:
             except RunClosed:
                 return
             log.info("resubmitted", run=self._run, lost=lost, took_s=round(time.monotonic() - started_s, 3))
-
-
-async def ack_entries(
-    scripts: Scripts,
-    contact: Contact,
-    life: Lifetime,
-    run: str,
-    incarnation: int,
-    entries: Sequence[tuple[str, Literal["job", "group", "step"], str]],
-) -> None:
-    """Acks at most `MAX_BATCH` entries: (entry, kind, id)."""
-    async with life.watched():
-        await contact.reach(lambda: scripts.ack(run, incarnation, entries), stop=life.stop)

@@ -68,9 +68,9 @@ class Lifetime:
                     _reject(future, error)
 
     @asynccontextmanager
-    async def watched(self, *, needs_open_run: bool = False) -> AsyncIterator[None]:
+    async def watched(self) -> AsyncIterator[None]:
         """Around each call to Redis: refuses when the client has ended, and learns of its end from what the call says."""
-        self.check(needs_open_run=needs_open_run)
+        self.check()
         try:
             yield
         except (StaleIncarnation, BrokerMisused) as error:

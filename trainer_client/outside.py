@@ -24,7 +24,7 @@ from pipeline.redis_client import AsyncClient, ask
 from pipeline.request_errors import shown
 from pipeline.scripts.reward_calls import SCORE, Report, ReportAnswer, Reward, RewardScripts
 from trainer_client.bodies import BodyStore
-from trainer_client.contact import Contact
+from trainer_client.calls import Calls
 from trainer_client.errors import BodyMissing
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
@@ -125,7 +125,7 @@ class Outside:
         scripts: RewardScripts,
         inbox: Inbox,
         bodies: BodyStore,
-        contact: Contact,
+        calls: Calls,
         life: Lifetime,
         why_waiting: Callable[[], Awaitable[Sequence[str]]],
     ) -> None:
@@ -138,7 +138,7 @@ class Outside:
         self._scripts = scripts
         self._inbox = inbox
         self._bodies = bodies
-        self._contact = contact
+        self._calls = calls
         self._life = life
         self._why_waiting = why_waiting
         self._recent: deque[tuple[float, Report | tuple[str, Mapping[int, Reward]]]] = deque()
@@ -165,10 +165,7 @@ class Outside:
         return answer
 
     async def _send(self, reports: Sequence[Report]) -> list[ReportAnswer]:
-        async with self._life.watched():
-            return await self._contact.reach(
-                lambda: self._scripts.report_rewards(self._run, self._incarnation, reports), stop=self._life.stop
-            )
+        return await self._calls.make(self._scripts.report_rewards, self._run, self._incarnation, reports)
 
     def _remember(self, what: Report | tuple[str, Mapping[int, Reward]]) -> None:
         self._recent.append((time.monotonic(), what))
@@ -245,10 +242,7 @@ class Outside:
         self._inbox.outside.group_closed(group.id)
 
     async def _send_group(self, group: str, members: Mapping[int, Reward]) -> ReportAnswer:
-        async with self._life.watched():
-            return await self._contact.reach(
-                lambda: self._scripts.report_group(self._run, self._incarnation, group, members), stop=self._life.stop
-            )
+        return await self._calls.make(self._scripts.report_group, self._run, self._incarnation, group, members)
 
     async def _held_group(self, record: HeldRecord) -> HeldGroup | None:
         """A held group with all that its hook needs; None when none of its members waits any more."""
@@ -289,10 +283,7 @@ class Outside:
         """Of the task, or what was reported since the record was written."""
         if record.reward is not None:
             return record.reward, record.components
-        async with self._life.watched():
-            score, parts = await self._contact.reach(
-                lambda: ask(self._client, "HMGET", self._keys.job(record.job), "aw.rew", "aw.comps"), stop=self._life.stop
-            )
+        score, parts = await self._calls.make(ask, self._client, "HMGET", self._keys.job(record.job), "aw.rew", "aw.comps")
         if not score:
             return None, record.components
         return float(score), {name: float(value) for name, value in json.loads(parts or b"{}").items() if value is not None}

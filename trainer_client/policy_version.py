@@ -7,24 +7,21 @@ from __future__ import annotations
 
 from pipeline.scripts.trainer_calls import TrainerScripts
 from pipeline.supervisor.staleness import Version
-from trainer_client.contact import Contact
-from trainer_client.lifetime import Lifetime
+from trainer_client.calls import Calls
 
 
 class PolicyVersion:
     """The current version of one run, in Redis and here."""
 
-    def __init__(self, run: str, incarnation: int, scripts: TrainerScripts, contact: Contact, life: Lifetime) -> None:
+    def __init__(self, run: str, incarnation: int, scripts: TrainerScripts, calls: Calls) -> None:
         self.current: Version | None = None
         """None = not set by this incarnation."""
         self._run = run
         self._incarnation = incarnation
         self._scripts = scripts
-        self._contact = contact
-        self._life = life
+        self._calls = calls
 
     async def set(self, number: int) -> None:
         """See `Run.set_policy_version`."""
-        async with self._life.watched(needs_open_run=True):
-            await self._contact.reach(lambda: self._scripts.set_version(self._run, self._incarnation, number), stop=self._life.stop)
+        await self._calls.make_if_open(self._scripts.set_version, self._run, self._incarnation, number)
         self.current = Version(self._incarnation, number)

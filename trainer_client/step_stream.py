@@ -13,7 +13,7 @@ from pipeline.requests import StepRequest, bounded_int, template_id
 from pipeline.scripts.step_calls import StepScripts
 from pipeline.supervisor.step_spec import StepSpec
 from trainer_client.bodies import BodyStore
-from trainer_client.contact import Contact
+from trainer_client.calls import Calls
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
 from trainer_client.policy_version import PolicyVersion
@@ -36,7 +36,7 @@ class StepStream:
         bodies: BodyStore,
         keys: Keys,
         version: PolicyVersion,
-        contact: Contact,
+        calls: Calls,
         life: Lifetime,
         on_open: Callable[[], None],
         ack: Callable[[int], Awaitable[None]],
@@ -51,7 +51,7 @@ class StepStream:
         self._bodies = bodies
         self._keys = keys
         self._version = version
-        self._contact = contact
+        self._calls = calls
         self._life = life
         self._on_open = on_open
         self._ack = ack
@@ -123,13 +123,9 @@ class StepStream:
         body = encode(template)
         while True:
             try:
-                async with self._life.watched(needs_open_run=True):
-                    return await self._contact.reach(
-                        lambda: self._scripts.open_step(
-                            self._run, self._incarnation, index, request.spec(), template, template_id(body), body
-                        ),
-                        stop=self._life.stop,
-                    )
+                return await self._calls.make_if_open(
+                    self._scripts.open_step, self._run, self._incarnation, index, request.spec(), template, template_id(body), body
+                )
             except QueueFull as error:
                 await self._life.pause(error.retry_after_s)
 

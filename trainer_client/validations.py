@@ -30,7 +30,7 @@ from pipeline.scripts.run_calls import OpenedValidation, RunScripts
 from pipeline.settings import QueueSettings
 from pipeline.validation_request import ValidationRequest
 from trainer_client.bodies import BodyStore
-from trainer_client.contact import Contact
+from trainer_client.calls import Calls
 from trainer_client.errors import WaitTimeout
 from trainer_client.inbox import Inbox, Kind
 from trainer_client.lifetime import Lifetime
@@ -86,7 +86,7 @@ class Validations:
         run_scripts: RunScripts,
         inbox: Inbox,
         bodies: BodyStore,
-        contact: Contact,
+        calls: Calls,
         life: Lifetime,
         why_waiting: Callable[[str], Awaitable[Sequence[str]]],
     ) -> None:
@@ -100,14 +100,14 @@ class Validations:
         self._run_scripts = run_scripts
         self._inbox = inbox
         self._bodies = bodies
-        self._contact = contact
+        self._calls = calls
         self._life = life
         self._why_waiting = why_waiting
         self._asked: dict[int, Asked] = {}
 
     async def load(self) -> None:
         """Finds out which validations are open, before the first record is read."""
-        lines = await self._contact.reach(lambda: ask(self._client, "HVALS", self._keys.validations(self._run)), stop=self._life.stop)
+        lines = await self._calls.make(ask, self._client, "HVALS", self._keys.validations(self._run))
         words = [line.split() for line in lines]
         # one of a history that was given up is begun anew when it is asked for: nobody will ack what it left
         ours = [found for found in words if len(found) > 2 and found[0] == b"open" and int(found[2]) >= self._base()]
@@ -141,13 +141,15 @@ class Validations:
     async def _open(self, request: ValidationRequest, index: int | None) -> Asked:
         names = await asyncio.to_thread(request.prompt_names)
         digest = await asyncio.to_thread(request.digest)
-        async with self._life.watched(needs_open_run=True):
-            opened = await self._contact.reach(
-                lambda: self._run_scripts.open_validation(
-                    self._run, self._incarnation, index=index, digest=digest, base=self._base(), version=request.version
-                ),
-                stop=self._life.stop,
-            )
+        opened = await self._calls.make_if_open(
+            self._run_scripts.open_validation,
+            self._run,
+            self._incarnation,
+            index=index,
+            digest=digest,
+            base=self._base(),
+            version=request.version,
+        )
         self._refuse(opened)
         self._inbox.open_validations.add(opened.serial)
         template = request.template()
@@ -213,21 +215,18 @@ class Validations:
 
     async def _accept(self, asked: Asked, batch: Sequence[Unit]) -> int:
         """Returns how many jobs were new."""
-        async with self._life.watched(needs_open_run=True):
-            accepted = await self._contact.reach(
-                lambda: self._scripts.accept(
-                    self._run,
-                    self._incarnation,
-                    asked.template,
-                    template_id(asked.template_body),
-                    asked.template_body,
-                    batch,
-                    max_waiting=self._settings.max_waiting,
-                    window=self._settings.admit_window,
-                    validation=asked.serial,
-                ),
-                stop=self._life.stop,
-            )
+        accepted = await self._calls.make_if_open(
+            self._scripts.accept,
+            self._run,
+            self._incarnation,
+            asked.template,
+            template_id(asked.template_body),
+            asked.template_body,
+            batch,
+            max_waiting=self._settings.max_waiting,
+            window=self._settings.admit_window,
+            validation=asked.serial,
+        )
         return sum(unit.members for unit, state in zip(batch, accepted, strict=True) if state is Accepted.NEW)
 
     def _unended(self, asked: Asked) -> list[Unit]:
@@ -259,10 +258,7 @@ class Validations:
         return other_version(result, asked.pin) if asked.request.is_pinned and result.outcome is not Outcome.CANCELLED else ""
 
     async def _current_version(self) -> str:
-        async with self._life.watched():
-            (number,) = await self._contact.reach(
-                lambda: ask(self._client, "HMGET", self._keys.run(self._run), "ver"), stop=self._life.stop
-            )
+        (number,) = await self._calls.make(ask, self._client, "HMGET", self._keys.run(self._run), "ver")
         return f"{self._incarnation}.{number.decode()}" if number else ""
 
     def _put_together(self, asked: Asked, draws: Mapping[Slot, Sequence[Result]]) -> Validation:
@@ -304,10 +300,7 @@ class Validations:
         if asked.serial not in self._asked:
             self._life.check()
             return
-        async with self._life.watched():
-            await self._contact.reach(
-                lambda: self._run_scripts.end_validation(self._run, self._incarnation, asked.index, asked.serial), stop=self._life.stop
-            )
+        await self._calls.make(self._run_scripts.end_validation, self._run, self._incarnation, asked.index, asked.serial)
         # what a later record says of it is nobody's; draws of an earlier process that were not asked for again go too
         self._inbox.open_validations.discard(asked.serial)
         jobs = self._inbox.jobs_of_validation(asked.serial)
@@ -315,8 +308,7 @@ class Validations:
         units: list[tuple[str, Kind, str]] = [("", "group", group) for group in groups]
         for at in range(0, len(units), MAX_BATCH):
             part = units[at : at + MAX_BATCH]
-            async with self._life.watched():
-                await self._contact.reach(lambda part=part: self._scripts.ack(self._run, self._incarnation, part), stop=self._life.stop)  # type: ignore[misc]  # bound now
+            await self._calls.make(self._scripts.ack, self._run, self._incarnation, part)
             for _, _, group in part:
                 for job in jobs.get(group, ()):
                     self._inbox.drop("job", job)

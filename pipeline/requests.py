@@ -8,95 +8,30 @@ number has stated bounds. The bounds are far above any sane use; they stop mista
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Self
 
-import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest
 from pipeline.exact_sampling import inexact_sampling
 from pipeline.keys import PROMPT_ID, RUN_ID
-from pipeline.messages import JobTemplate, Json, Limits, Prompt, Recovery, RewardSource, Sampling, StopReason
+from pipeline.messages import JobTemplate, Limits, Recovery, RewardSource, Sampling
+from pipeline.prompts import TOO_DEEP, PlainMap, PromptMap
 from pipeline.request_errors import invalid_request, shown
-from pipeline.supervisor.informative import check_policy
-from pipeline.supervisor.loss_policy import DEFAULT_LOSS, Loss
-from pipeline.supervisor.step_spec import CancelRule, OnStale, StepSpec, Surplus
 
 DAY_S = 86_400.0
 MAX_TOKENS = 16_777_216
 """Above any model's context."""
-MAX_AHEAD = 64
-MAX_DEPTH = 32
-"""Deepest nesting of a prompt or of options; msgpack readers bound it too."""
-TOO_DEEP = f"expected at most {MAX_DEPTH} levels of nesting, but some field goes far deeper"
 MAX_OPTION_BYTES = 1024 * 1024
 """A template is read by each worker for each new feed: files and long texts belong into the prompt."""
-MAX_INT, MIN_INT = 2**64 - 1, -(2**63)
-"""What msgpack can carry."""
 TASK = r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$"
 CAPABILITY = r"^[a-z][a-z0-9_+-]{0,63}$"
 VERSION = r"^[A-Za-z0-9_.:+-]{0,64}$"
 
 _sampling, _limits, _template = Sampling(), Limits(), JobTemplate(task="x")
-
-
-def plain_map(value: Mapping[str, object]) -> dict[str, object]:
-    """The same map with nothing but plain values in it; numbers of numpy become Python's, tuples lists.
-
-    Raises:
-        ValueError: a value that cannot travel, with its place.
-    """
-    return {_text(key, ""): _plain(item, key, 1) for key, item in value.items()}
-
-
-def _plain(value: object, place: str, depth: int) -> object:
-    if depth > MAX_DEPTH:
-        raise ValueError(f"expected at most {MAX_DEPTH} levels of nesting, but {place[:80]!r} goes deeper")
-    match value:
-        case None | bool() | float():
-            return value
-        case str():
-            return _text(value, place)
-        case int():
-            if not MIN_INT <= value <= MAX_INT:
-                raise ValueError(f"expected integers of 64 bits, got {value.bit_length()} bits at {place!r}: send it as text")
-            return value
-        case np.generic():
-            return _plain(value.item(), place, depth)
-        case Mapping():
-            return {_text(key, place): _plain(item, f"{place}.{key}", depth + 1) for key, item in value.items()}
-        case list() | tuple():
-            return [_plain(item, f"{place}[{i}]", depth + 1) for i, item in enumerate(value)]
-        case np.ndarray():
-            raise ValueError(f"expected plain values, got an array at {place!r}: use .tolist()")
-        case _:
-            raise ValueError(f"expected plain values (text, numbers, booleans, None, lists, maps), got {type(value).__name__} at {place!r}")
-
-
-def _text(value: object, place: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"expected text as the names of a map, got {shown(value)} at {place!r}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"expected valid Unicode, got half a surrogate pair at {place!r}: UTF-8 cannot hold it") from error
-    return value
-
-
-def _not_empty(data: dict[str, object]) -> dict[str, object]:
-    if all(value is None or (isinstance(value, str) and not value.strip()) for value in data.values()):
-        raise ValueError(f"expected at least one value that is not empty, got {data!r}: there is nothing to work on")
-    return data
-
-
-LossPolicy = dict[Annotated[StopReason, Field(strict=False)], Annotated[Loss, Field(strict=False)]]
-PlainMap = Annotated[Mapping[str, object], AfterValidator(plain_map)]
-PromptMap = Annotated[Mapping[str, object], AfterValidator(plain_map), AfterValidator(_not_empty)]
 
 
 class Request(BaseModel):
@@ -243,7 +178,7 @@ class TemplateRequest(Request):
         return template
 
 
-def _check_exact(sampling: SamplingRequest, way_out: str) -> None:
+def check_exact(sampling: SamplingRequest, way_out: str) -> None:
     """Refuses here what each worker would refuse, job by job."""
     if why := inexact_sampling(sampling.record()):
         raise ValueError(f"sampling: expected logprobs of the distribution sampled from, but {why}: {way_out}")
@@ -270,171 +205,12 @@ class JobRequest(TemplateRequest):
     @model_validator(mode="after")
     def _is_exact(self) -> Self:
         if self.exact_logprobs:
-            _check_exact(self.sampling, "set exact_logprobs=False where nothing is trained on it")
+            check_exact(self.sampling, "set exact_logprobs=False where nothing is trained on it")
         return self
 
     def template(self) -> JobTemplate:
         """The message."""
         return replace(super().template(), exact_logprobs=self.exact_logprobs)
-
-
-class StepRequest(TemplateRequest):
-    """What one optimizer step asks for, and how its rollouts are made."""
-
-    groups: int = Field(ge=1, le=100_000)
-    """Informative groups to train on."""
-    n: int = Field(ge=1, le=1024)
-    """Members of a group."""
-    over: float = Field(default=1.5, ge=1, le=100)
-    """Over-sampling: groups in flight beyond those that the running filter rate says are needed, as a factor."""
-    informative_on: str = Field(default="score", min_length=1, max_length=64)
-    """Named part of the reward that the filter looks at; `score` is the reward itself."""
-    eps: float = Field(default=1e-6, ge=0, le=1e9)
-    """A group is informative when its members differ by more than this."""
-    policy: str = Field(default="spread", pattern=TASK)
-    """Name of the rule that says whether a group is informative: `spread`, `pass_rate_between`, `every`, or one that is installed where the
-    supervisors run."""
-    policy_args: dict[str, float] = Field(default_factory=dict, max_length=64)
-    """Numbers that it takes: `low`, `high` and `pass_at` of `pass_rate_between`."""
-    cancel: Annotated[CancelRule, Field(strict=False)] = CancelRule.DEFAULT
-    """What happens to groups in flight that nobody needs when the step is complete."""
-    surplus: Annotated[Surplus, Field(strict=False)] = Surplus.CARRY
-    """What happens to an informative group that no open step has room for."""
-    max_staleness: int = Field(default=1, ge=0, le=1_000_000)
-    """Most updates of the policy between the oldest version that sampled a group and the one that is trained with it."""
-    on_stale: Annotated[OnStale, Field(strict=False)] = OnStale.MARK
-    """What happens to a group that is older."""
-    group_deadline_s: float = Field(default=0.0, ge=0, le=30 * DAY_S)
-    """A group that is open so long after its launch ends with the members it has; 0 = no deadline."""
-    loss: LossPolicy = Field(default_factory=dict)
-    """What is trained of a member, by why it stopped: `train`, `mask`, `exclude`. Where nothing is said: `mask` for `tokens`, `context` and
-    `time`, else `train`."""
-    min_members: int = Field(default=0, ge=0, le=1024)
-    """Fewest members that must end well; 0 = three quarters of `n`, rounded up."""
-    max_redraws: int = Field(default=2, ge=0, le=1000)
-    """How often a prompt is drawn again whose group had too few."""
-    reward_low: float | None = None
-    """A reward below is a fault of the grader; none = no bound."""
-    reward_high: float | None = None
-    keep_filtered: float = Field(default=0.0, ge=0, le=1)
-    """Share of filtered groups, by a hash of their prompts' ids, whose trajectories stay until the ack, to be looked at."""
-    version: str = Field(default="", pattern=VERSION)
-    """Label of the policy that is expected to sample; empty = any."""
-    ahead: int = Field(default=1, ge=0, le=MAX_AHEAD)
-    """Steps that are open beyond the one that the trainer has, so that rollouts go on while it trains. Default: `max_staleness`, since a
-    group for the furthest of them is that old when it is trained."""
-    deterministic: bool = False
-    """What is trained follows from run seed, prompts and weights alone, whatever closes first (ADR 11). Sets `ahead` to 0, `min_members`
-    to `n` and `cancel` to `all`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _defaults_from_others(cls, data: object) -> object:
-        if not isinstance(data, Mapping):
-            return data
-        if data.get("deterministic") is True:
-            return {"ahead": 0, "cancel": CancelRule.ALL, "min_members": data.get("n", 0), **data}
-        age = data.get("max_staleness")
-        if isinstance(age, int) and not isinstance(age, bool):
-            return {"ahead": max(0, min(age, MAX_AHEAD)), **data}
-        return data
-
-    @model_validator(mode="after")
-    def _is_exact(self) -> Self:
-        _check_exact(self.sampling, "train with temperature and penalties alone; a ValidationRequest may cut")
-        return self
-
-    @model_validator(mode="after")
-    def _deterministic_fits(self) -> Self:
-        if self.deterministic:
-            for name, forced in (("ahead", 0), ("cancel", CancelRule.ALL), ("min_members", self.n)):
-                if getattr(self, name) != forced:
-                    raise ValueError(f"expected {name} to be left out, or {forced}, in a deterministic step, got {getattr(self, name)}")
-        return self
-
-    @model_validator(mode="after")
-    def _members_fit(self) -> Self:
-        if self.min_members > self.n:
-            raise ValueError(f"expected min_members ({self.min_members}) to be at most n ({self.n})")
-        if self.n == 1 and self.policy == "spread":
-            # each group would be filtered, until the data set is used up
-            why = "which needs members that differ, got 1; policy='every' filters nothing"
-            raise ValueError(f"expected n of at least 2 with policy 'spread', {why}")
-        try:
-            check_policy(self.policy, self.policy_args)
-        except InvalidRequest as error:
-            raise ValueError(str(error)) from None
-        if None not in (self.reward_low, self.reward_high) and self.reward_low >= self.reward_high:  # type: ignore[operator]
-            raise ValueError(f"expected reward_low ({self.reward_low}) to be below reward_high ({self.reward_high})")
-        return self
-
-    def template(self) -> JobTemplate:
-        """The message."""
-        return replace(super().template(), deterministic=self.deterministic)
-
-    def spec(self) -> StepSpec:
-        """The message."""
-        return StepSpec(
-            target=self.groups,
-            n=self.n,
-            over=self.over,
-            eps=self.eps,
-            component=self.informative_on,
-            policy=self.policy,
-            policy_args=dict(self.policy_args),
-            cancel=self.cancel,
-            surplus=self.surplus,
-            max_staleness=self.max_staleness,
-            on_stale=self.on_stale,
-            group_deadline_s=self.group_deadline_s,
-            loss={**DEFAULT_LOSS, **self.loss},
-            min_members=self.min_members,
-            max_redraws=self.max_redraws,
-            reward_low=-math.inf if self.reward_low is None else self.reward_low,
-            reward_high=math.inf if self.reward_high is None else self.reward_high,
-            version=self.version,
-            keep_filtered=self.keep_filtered,
-            outside=self.reward is RewardSource.OUTSIDE,
-            deterministic=self.deterministic,
-        )
-
-
-def encode_prompt(prompt_id: str, data: Json, *, max_body_bytes: int, field: str = "prompt", first_member: int = 0) -> bytes:
-    """Body of one prompt.
-
-    Args:
-        prompt_id: id within the run.
-        data: a map that `plain_map` made.
-        max_body_bytes: bound of one body (`QueueSettings.max_body_bytes`).
-        field: what the caller calls this prompt, for the error.
-        first_member: see `messages.Prompt`.
-
-    Raises:
-        InvalidRequest: above the bound.
-    """
-    body = encode(Prompt(id=prompt_id, data=data, first_member=first_member))
-    if len(body) > max_body_bytes:
-        longest = max(data, key=lambda name: len(encode(Prompt(id="", data={name: data[name]}))))
-        raise InvalidRequest(
-            f"expected at most {max_body_bytes:,} bytes, got {len(body):,} (most of it in {longest!r}): "
-            "send a path or a name instead of the content, or raise max_body_bytes",
-            field=field,
-        )
-    return body
-
-
-def prompt_data(row: object, *, field: str) -> dict[str, object]:
-    """A row of a data set as the data of a prompt.
-
-    Raises:
-        InvalidRequest: not a map, empty, or with values that cannot travel.
-    """
-    if not isinstance(row, Mapping):
-        raise InvalidRequest(f"expected a map of names to values, got {shown(row)}: map each row to a dict first", field=field)
-    try:
-        return _not_empty(plain_map(row))
-    except ValueError as error:
-        raise InvalidRequest(str(error), field=field) from None
 
 
 def template_id(body: bytes) -> str:
@@ -489,15 +265,11 @@ __all__ = [
     "LimitsRequest",
     "Request",
     "SamplingRequest",
-    "StepRequest",
     "TemplateRequest",
     "bounded_int",
     "bounded_number",
     "bounded_seconds",
-    "encode_prompt",
     "new_id",
-    "plain_map",
-    "prompt_data",
     "run_id",
     "template_id",
 ]

@@ -13,8 +13,9 @@ from pydantic import BeforeValidator, Field
 
 from pipeline.codec import encode
 from pipeline.messages import JobTemplate
+from pipeline.prompts import PromptMap
 from pipeline.request_errors import shown
-from pipeline.requests import VERSION, PromptMap, TemplateRequest
+from pipeline.requests import VERSION, TemplateRequest
 
 MOST_ROWS = 100_000
 PINNED = "pinned"

@@ -20,7 +20,8 @@ from trainer_client.shadowing import ShadowedPackage, refuse_shadows
 
 refuse_shadows(Path(__file__).resolve().parent.parent)
 
-from pipeline.requests import JobRequest, LimitsRequest, SamplingRequest, StepRequest  # noqa: E402  # after the check, which says why it fails
+from pipeline.requests import JobRequest, LimitsRequest, SamplingRequest  # noqa: E402  # after the check, which says why it fails
+from pipeline.step_request import StepRequest  # noqa: E402
 from pipeline.validation_request import ValidationRequest  # noqa: E402
 from trainer_client.blocking import connect_blocking  # noqa: E402
 from trainer_client.client import Run  # noqa: E402

@@ -10,13 +10,14 @@ from pipeline.errors import InvalidRequest, RollstreamError
 from pipeline.keys import Keys, shard_of
 from pipeline.messages import CancelReason, JobResult
 from pipeline.redis_client import AsyncClient, reader_client
-from pipeline.requests import DAY_S, JobRequest, StepRequest, bounded_int, bounded_number, bounded_seconds
+from pipeline.requests import DAY_S, JobRequest, bounded_int, bounded_number, bounded_seconds
 from pipeline.scripts.calls import MAX_BATCH, Scripts
 from pipeline.scripts.reward_calls import RewardScripts
 from pipeline.scripts.run_calls import RunScripts
 from pipeline.scripts.step_calls import StepScripts
 from pipeline.scripts.trainer_calls import TrainerScripts
 from pipeline.settings import QueueSettings
+from pipeline.step_request import StepRequest
 from pipeline.validation_request import ValidationRequest
 from trainer_client.bodies import BodyStore
 from trainer_client.calls import Calls

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 
 from pipeline.errors import InvalidRequest, QueueFull
 from pipeline.keys import Keys
+from pipeline.prompts import encode_prompt, prompt_data
 from pipeline.redis_client import AsyncClient, ask
-from pipeline.requests import encode_prompt, prompt_data
 from pipeline.scripts.step_calls import StepScripts
 from trainer_client.calls import Calls
 from trainer_client.dataset import PlannedPrompt, Rows, plan

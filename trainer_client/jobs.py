@@ -10,8 +10,9 @@ from pipeline.codec import encode
 from pipeline.errors import InvalidRequest, QueueFull
 from pipeline.keys import Keys
 from pipeline.messages import CancelReason, JobTemplate
+from pipeline.prompts import encode_prompt
 from pipeline.redis_client import AsyncClient, ask
-from pipeline.requests import JobRequest, encode_prompt, template_id
+from pipeline.requests import JobRequest, template_id
 from pipeline.scripts.calls import MAX_BATCH, Accepted, Scripts, Unit
 from pipeline.settings import QueueSettings
 from trainer_client.calls import Calls

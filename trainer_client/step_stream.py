@@ -9,8 +9,9 @@ from dataclasses import replace
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest, QueueFull
 from pipeline.keys import Keys, job_id
-from pipeline.requests import StepRequest, bounded_int, template_id
+from pipeline.requests import bounded_int, template_id
 from pipeline.scripts.step_calls import StepScripts
+from pipeline.step_request import StepRequest
 from pipeline.supervisor.step_spec import StepSpec
 from trainer_client.bodies import BodyStore
 from trainer_client.calls import Calls

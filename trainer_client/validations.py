@@ -23,8 +23,9 @@ from pipeline.codec import encode
 from pipeline.errors import InvalidRequest, QueueFull
 from pipeline.keys import Keys, group_id, job_id, validation_prompt
 from pipeline.messages import JobTemplate, Outcome
+from pipeline.prompts import encode_prompt
 from pipeline.redis_client import AsyncClient, ask
-from pipeline.requests import encode_prompt, template_id
+from pipeline.requests import template_id
 from pipeline.scripts.calls import MAX_BATCH, Accepted, Scripts, Unit
 from pipeline.scripts.run_calls import OpenedValidation, RunScripts
 from pipeline.settings import QueueSettings

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pipeline.messages import Settlement
-from pipeline.requests import StepRequest
+from pipeline.step_request import StepRequest
 from pipeline.testing import a_settlement
 from tests.integration.supervisor.fleet import RUN, Fleet, broken
 

@@ -12,20 +12,9 @@ from hypothesis import strategies as st
 from pipeline.codec import decode, encode
 from pipeline.errors import InvalidRequest
 from pipeline.messages import JobTemplate, Limits, Prompt, Recovery, Sampling
-from pipeline.requests import (
-    MAX_DEPTH,
-    JobRequest,
-    LimitsRequest,
-    SamplingRequest,
-    StepRequest,
-    bounded_int,
-    bounded_seconds,
-    encode_prompt,
-    plain_map,
-    prompt_data,
-    run_id,
-    template_id,
-)
+from pipeline.prompts import MAX_DEPTH, encode_prompt, plain_map, prompt_data
+from pipeline.requests import JobRequest, LimitsRequest, SamplingRequest, bounded_int, bounded_seconds, run_id, template_id
+from pipeline.step_request import StepRequest
 from pipeline.supervisor.step_spec import CancelRule, StepSpec
 from pipeline.validation_request import ValidationRequest
 
@@ -163,6 +152,7 @@ def test_a_step_request_becomes_the_spec_that_was_asked_for() -> None:
         ({"reward_low": 1.0, "reward_high": 1.0}, "expected reward_low (1.0) to be below reward_high (1.0)"),
         ({"cancel": "some"}, "cancel: expected one of 'default', 'carry', 'all', got 'some'"),
         ({"ahead": 1000}, "ahead: expected an integer from 0 to 64, got 1000"),
+        ({"on_stale": "drop", "ahead": 2}, "expected ahead (2) to be at most max_staleness (1) with on_stale='drop': what is sampled"),
     ],
 )
 def test_a_step_that_cannot_be_is_refused(changes: dict[str, object], sentence: str) -> None:
@@ -170,6 +160,15 @@ def test_a_step_that_cannot_be_is_refused(changes: dict[str, object], sentence: 
         StepRequest.parse({"task": "math", "groups": 4, "n": 8, **changes})
 
     assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"max_staleness": 0}, {"max_staleness": 100}, {"deterministic": True}, {"ahead": 1, "max_staleness": 3}]
+)
+def test_a_step_that_drops_what_is_too_old_opens_no_step_whose_groups_would_be(changes: dict[str, object]) -> None:
+    request = StepRequest.parse({"task": "math", "groups": 4, "n": 8, "on_stale": "drop", **changes})
+
+    assert request.ahead <= request.max_staleness
 
 
 def test_options_are_bounded() -> None:

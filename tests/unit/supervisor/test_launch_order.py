@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRequest
 from pipeline.messages import Outcome
-from pipeline.requests import StepRequest
+from pipeline.step_request import StepRequest
 from pipeline.supervisor import ledger
 from pipeline.supervisor.actions import Verdict
 from pipeline.supervisor.launch_order import STEP_IS_OVER

@@ -17,7 +17,9 @@ from pipeline.event_loop import run_process
 from pipeline.process import Shutdown
 from workers.llm.scripted.engine import Call, Engine, Output
 from workers.llm.scripted.options import Latency, ServerOptions
+from workers.llm.scripted.policy import Policy
 from workers.llm.scripted.server import ScriptedServer, serve_until
+from workers.llm.tokenizer import Tokenizer
 
 TOKEN_S = 0.02
 JOB = re.compile(r"bench\d+\.g\d+\.\d+\.\d+")
@@ -28,15 +30,17 @@ WORD = 7
 class NotingEngine(Engine):
     """Notes its calls, and says what is made quickly."""
 
-    diary: Diary
+    def __init__(self, options: ServerOptions, tokenizer: Tokenizer, policy: Policy, diary: Diary) -> None:
+        super().__init__(options, tokenizer, policy)
+        self._diary = diary
 
     async def run(self, call: Call) -> Output:
         job = job_of(call.request_id)
-        self.diary.note("call", job)
+        self._diary.note("call", job)
         try:
             return await super().run(replace(call, script=(WORD,) * call.sampling.max_tokens))
         finally:
-            self.diary.note("over", job)
+            self._diary.note("over", job)
 
 
 def job_of(request_id: str) -> str:
@@ -52,8 +56,7 @@ async def main(socket: Path, diary: Diary) -> int:
     shutdown.on_parent_exit()
     options = ServerOptions(latency=Latency(per_token_s=TOKEN_S, sigma=0.0), max_running=1_024, max_requests=4_096)
     server = ScriptedServer(options, socket_path=socket)
-    server.engine = NotingEngine(options, server.tokenizer, server.policy)
-    server.engine.diary = diary
+    server.engine = NotingEngine(options, server.tokenizer, server.policy, diary)
     await serve_until(shutdown.stop, server, lambda url: print(url, flush=True))
     return 0
 

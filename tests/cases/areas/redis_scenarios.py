@@ -69,7 +69,9 @@ async def a_frozen_worker_reports_after_its_successor(case: Case) -> list[Differ
         await wait_until(
             lambda: stage.diary("end", job) + stage.diary("cancelled", job) >= 2, "the first worker came to an end", timeout_s=20
         )
-        await asyncio.sleep(0.5)  # what it reports, if it does
+        first.asked_to_stop = True
+        first.process.send_signal(signal.SIGTERM)
+        await wait_until(lambda: first.exit_code is not None, "the first worker has left, and with it all it had to say", timeout_s=40)
         return [
             *differs("outcome", "ok", results[0]["out"]),
             *differs("late_result_ignored", 1, len(await stage.results())),
@@ -83,7 +85,7 @@ async def redis_is_restarted_with_its_data(case: Case) -> list[Difference]:
         stage.start_worker("A")
         jobs = [await stage.add(name, seconds=6 if name == "J1" else 0) for name in case.input["setup"]["jobs"]]
         await stage.wait_begun(jobs[0])
-        await asyncio.sleep(1)
+        await stage.wait_results(len(jobs) - 1)  # the others take no time: only the first is at work
         stage.server.restart()
         results = await stage.wait_results(len(jobs))
         return [*differs("outcomes", {"ok"}, {result["out"] for result in results}), *await stage.verdicts()]
@@ -95,7 +97,7 @@ async def a_reader_whose_block_runs_over_still_stops(case: Case) -> list[Differe
         stage.start_worker("A")
         second = stage.start_worker("B")
         await _has_names(stage, "A", "B")
-        await asyncio.sleep(5)
+        await wait_until(lambda: _all_read(stage, 2 * len(Stage)), "both wait for entries, in each stage", timeout_s=20)
         await stage.add("J1")
         await stage.wait_results(1)
         asked_s = time.monotonic()
@@ -140,7 +142,7 @@ async def a_damaged_entry_is_one_dead_letter_with_its_bytes(case: Case) -> list[
             payload = bytes.fromhex(entry["payload_hex"])
             await ask(stage.client, "XADD", stage.keys.stage_stream(Stage.RUN), "*", "payload", payload)
         await wait_until(lambda: _dead(stage), "a dead letter", timeout_s=20)
-        await asyncio.sleep(10)
+        await _janitor_rounds(stage, 2)  # whoever reads again does so in each
         dead = await ask(stage.client, "XRANGE", stage.keys.dead, "-", "+")
         raw = [fields[b"raw"] for _, fields in dead]
         kept = [any(bytes.fromhex(text) in found for found in raw) for text in case.expect["dead_letter_payload_hex"]]
@@ -200,17 +202,18 @@ async def a_huge_result_is_kept_and_a_gigantic_one_is_refused(case: Case) -> lis
 
 @scenario("redis-033")
 async def a_full_redis_takes_the_result_in_the_end(case: Case) -> list[Difference]:
+    """It takes it while it is full: what ends a job may go over the bound. So nobody frees memory before the result is there."""
     async with queue_stage() as stage:
         stage.start_worker("A")
         job = await stage.add("J1", seconds=2)
         await stage.wait_begun(job)
         used = int((await ask(stage.client, "INFO", "memory"))["used_memory"])
         await ask(stage.client, "CONFIG", "SET", "maxmemory", used // 2)
-        await asyncio.sleep(5)
-        await ask(stage.client, "CONFIG", "SET", "maxmemory", 0)
-        freed_s = time.monotonic()
+        await wait_until(lambda: stage.diary("end", job), "RUN of J1 ended", timeout_s=20)
+        ended_s = time.monotonic()
         await stage.wait_results(1)
-        took_s = time.monotonic() - freed_s
+        took_s = time.monotonic() - ended_s
+        await ask(stage.client, "CONFIG", "SET", "maxmemory", 0)
         bound_s = case.expect["J1_done_within_s_of_free"]
         late = [] if took_s <= bound_s else [Difference("J1_done_within_s_of_free", bound_s, took_s)]
         return [*late, *differs("run_not_repeated", 1, stage.diary("begin", job)), *await stage.verdicts()]
@@ -225,7 +228,7 @@ async def the_clock_of_the_server_jumps(case: Case) -> list[Difference]:
         for job in jobs:
             await stage.wait_begun(job)
         await jump(-3600)
-        await asyncio.sleep(lease_s / 2)
+        await _renews(stage, "A")  # the leases hold by a clock that is behind, before it is ahead
         await jump(+7200)
         await stage.wait_results(len(jobs))
         again = {job: stage.diary("begin", job) for job in jobs}
@@ -288,6 +291,38 @@ async def _has_names(stage: QueueStage, *workers: str) -> None:
         return int(await ask(stage.client, "EXISTS", *names)) == len(names)
 
     await wait_until(all_there, f"workers {', '.join(workers)} are up", timeout_s=20)
+
+
+async def _all_read(stage: QueueStage, readers: int) -> bool:
+    """Whether so many connections wait in a read of their stage's streams."""
+    clients = (await ask(stage.client, "CLIENT", "LIST")).decode().splitlines()
+    return sum(" cmd=xreadgroup " in line and " flags=b" in line for line in clients) >= readers
+
+
+async def _janitor_rounds(stage: QueueStage, count: int) -> None:
+    """Until so many rounds have gone by from now on: each leaves its time."""
+    seen = set()
+
+    async def enough() -> bool:
+        seen.add(await ask(stage.client, "HGET", stage.keys.key("janitor"), "seen"))
+        return len(seen) > count
+
+    await wait_until(enough, f"{count} rounds of a janitor", timeout_s=30)
+
+
+async def _renews(stage: QueueStage, worker: str) -> None:
+    """Until the leases of a RUN worker are renewed once more."""
+
+    async def beat() -> bytes:
+        found: bytes = await ask(stage.client, "HGET", stage.keys.worker(f"{Stage.RUN.value}-{worker}-0"), "beat")
+        return found
+
+    before = await beat()
+
+    async def again() -> bool:
+        return await beat() != before
+
+    await wait_until(again, f"RUN of {worker} renews its leases", timeout_s=20)
 
 
 async def _dead(stage: QueueStage) -> bool:

@@ -2,8 +2,8 @@
 
 The measure is an uncancelled run of the same rollouts: mean length within 3 %, the longest 5 % within 10 %, slow prompts at least 0.45 of a
 fair half. The cost is measured against the computed oracle and against generate-filter-repeat with the same slots. `rollstream bench dapo`
-holds the product to the same bounds, its cost to 1.08 of the oracle. Lengths are stratified (`ops.bench.dapo_mix`): from one seed to the next the mean length differs by
-0.5 % and the longest 5 % by 2 %, so that a bound that is missed was missed by the rules.
+holds the product to the same bounds, and its cost to 1.08 of the oracle. Lengths are stratified (`ops.bench.dapo_mix`): from one seed to
+the next the mean length differs by 0.5 % and the longest 5 % by 2 %, so that a bound that is missed was missed by the rules.
 """
 
 from __future__ import annotations

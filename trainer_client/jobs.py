@@ -15,6 +15,7 @@ from pipeline.redis_client import AsyncClient, ask
 from pipeline.requests import JobRequest, template_id
 from pipeline.scripts.calls import MAX_BATCH, Accepted, Scripts, Unit
 from pipeline.settings import QueueSettings
+from pipeline.supervisor.run_account import texts
 from trainer_client.calls import Calls
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
@@ -178,8 +179,7 @@ class Jobs:
         return next((word for word, count in counts.items() if count), "unknown")
 
     async def status(self, job: str) -> dict[str, str]:
-        flat = await self._calls.make(ask, self._client, "HGETALL", self._keys.job(job))
-        return {name.decode(): value.decode("utf-8", "replace") for name, value in flat.items()}
+        return texts(await self._calls.make(ask, self._client, "HGETALL", self._keys.job(job)))
 
 
 def _batches(submissions: Iterable[Submission]) -> Iterator[list[Submission]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pipeline.keys import Keys
 from pipeline.messages import JobResult
 from pipeline.redis_client import AsyncClient, ask
-from pipeline.supervisor.run_account import Monitors, read_monitors, tokens_by_fate
+from pipeline.supervisor.run_account import Monitors, read_monitors, texts, tokens_by_fate
 
 OUTCOME, GROUPS, PROMPTS, EPOCH = "out.", "groups.", "prompts.", "epoch."
 
@@ -90,8 +90,7 @@ async def read_statistics(client: AsyncClient, keys: Keys, run: str, seen: SeenJ
     Raises:
         BrokerUnreachable: no contact.
     """
-    flat = await ask(client, "HGETALL", keys.run(run))
-    found = {name.decode(): value.decode("utf-8", "replace") for name, value in flat.items()}
+    found = texts(await ask(client, "HGETALL", keys.run(run)))
     waiting = 0
     for capability in {"none", *(name.decode() for name in await ask(client, "SMEMBERS", keys.key("classes")))}:
         waiting += int(await ask(client, "ZCARD", keys.queue(run, capability)))

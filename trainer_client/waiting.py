@@ -18,6 +18,7 @@ from pipeline.keys import VALIDATION_LANE, Keys, validation_serial
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.supervisor.actions import Verdict
+from pipeline.supervisor.run_account import redis_now_ms, texts
 from trainer_client.contact import Contact
 from trainer_client.inbox import Inbox
 
@@ -91,7 +92,7 @@ class WaitReasons:
         if self._contact is not None and self._contact.outage:
             return [self._contact.outage[0].upper() + self._contact.outage[1:]]
         try:
-            run = _texts(await ask(self._client, "HGETALL", self._keys.run(self._run)))
+            run = texts(await ask(self._client, "HGETALL", self._keys.run(self._run)))
             reasons = self._run_reasons(run)
             stages = await self.stages()
             if job:
@@ -127,7 +128,7 @@ class WaitReasons:
         return reasons
 
     async def _job_reasons(self, job: str, stages: Sequence[StageState]) -> list[str]:
-        found = _texts(await ask(self._client, "HGETALL", self._keys.job(job)))
+        found = texts(await ask(self._client, "HGETALL", self._keys.job(job)))
         if not found:
             return [
                 f"Redis does not know job {job}: it was acked, or lost with the server's last writes (resubmit_unsettled sends it again)"
@@ -174,7 +175,7 @@ class WaitReasons:
                 reasons.append(
                     f"Step {step} is complete, but the records of {len(self._inbox.missing(record))} of its groups are not in the stream"
                 )
-            found = _texts(await ask(self._client, "HGETALL", keys.step(self._run, step)))
+            found = texts(await ask(self._client, "HGETALL", keys.step(self._run, step)))
             if found:
                 words = ["filtered", "dropped", "cancelled", *(word for word in ("dead", "stale", "surplus") if word in found)]
                 counts = ", ".join(f"{found.get(word, '0')} {word}" for word in words)
@@ -196,9 +197,9 @@ class WaitReasons:
             ended = run.get("ended") == run.get("inc")
             reasons.append("All prompts were fed and are done with" if ended else "The reserve is empty: feed prompts")
         oldest = await ask(self._client, "ZRANGE", keys.closed, 0, 0, "WITHSCORES")
-        now = await ask(self._client, "TIME")
-        if oldest and _seconds_since(oldest, now) > UNACCOUNTED_S:
-            reasons.append(f"Closed groups have not been accounted for {_seconds_since(oldest, now):.0f} s: is a supervisor running?")
+        unaccounted_s = (await redis_now_ms(self._client) - oldest[0][1]) / 1000 if oldest else 0.0
+        if unaccounted_s > UNACCOUNTED_S:
+            reasons.append(f"Closed groups have not been accounted for {unaccounted_s:.0f} s: is a supervisor running?")
         elif step is None and has_steps and "first" not in run:
             reasons.append("No step is open: its trainer has the last one that it asked for")
         elif has_steps and reserve and not flying and run.get("st") == "open" and not run.get("cx") and run.get("paused") != "1":
@@ -207,8 +208,7 @@ class WaitReasons:
 
     async def _policy_reasons(self, step: int, policy: str) -> list[str]:
         """Whether a supervisor lives that can judge the groups of a step."""
-        now = await ask(self._client, "TIME")
-        since_ms = int((now[0] - ANNOUNCED_S) * 1000)
+        since_ms = await redis_now_ms(self._client) - int(ANNOUNCED_S * 1000)
         known = sorted(word.decode() for word in await ask(self._client, "ZRANGEBYSCORE", self._keys.policies, since_ms, "+inf"))
         if not policy or not known or policy in known:
             return []
@@ -262,11 +262,3 @@ def _awaiting(count: int) -> str:
 
 def _no_worker(state: StageState) -> str:
     return f"No worker of stage {state.stage.name} is alive, and {state.waiting + state.held} jobs wait there"
-
-
-def _seconds_since(oldest: Sequence[tuple[bytes, float]], now: tuple[int, int]) -> float:
-    return now[0] + now[1] / 1e6 - oldest[0][1] / 1000
-
-
-def _texts(flat: Mapping[bytes, bytes]) -> dict[str, str]:
-    return {name.decode(): value.decode("utf-8", "replace") for name, value in flat.items()}

@@ -11,7 +11,7 @@ from pipeline.supervisor.monitors import LENGTH_FIGURES
 from pipeline.supervisor.shortage import Shortage
 from trainer_client.records import GroupRecord, StepRecord
 
-JUDGED = (Verdict.INFORMATIVE, Verdict.FILTERED)
+TRAINED_OR_FILTERED = (Verdict.INFORMATIVE, Verdict.FILTERED)
 STAGES = ("init", "run", "eval", "total")
 
 
@@ -27,10 +27,10 @@ def step_metrics(
         missing: members of trained groups that are outside their statistics.
 
     Returns:
-        `groups_*` and `members_*` counts; `reward_mean` over trained members, `reward_mean_all` over all judged groups; `tokens_*` sampled
-        tokens by what became of them (`TokenFate`); `sampled_tokens_*`, `turns_mean` and `seconds_<stage>_mean` a trained member; `took_s`
-        from opened to reached; `cancel_settled_s` from a target to the end of the last member that it cancelled; `starved_*`, `length_*`
-        and `age_*` as the monitors said when it was reached.
+        `groups_*` and `members_*` counts; `reward_mean` over trained members, `reward_mean_all` over trained and filtered groups;
+        `tokens_*` sampled tokens by what became of them (`TokenFate`); `sampled_tokens_*`, `turns_mean` and `seconds_<stage>_mean` a
+        trained member; `took_s` from opened to reached; `cancel_settled_s` from a target to the end of the last member that it cancelled;
+        `starved_*`, `length_*` and `age_*` as the monitors said when it was reached.
     """
     lengths = [member.sampled_tokens for member in members]
     trained = len(record.groups)
@@ -48,7 +48,7 @@ def step_metrics(
         "members_trained": float(len(members)),
         "members_missing": float(missing),
         "reward_mean": _mean(rewards),
-        "reward_mean_all": _mean([group.mean for group in counted if group.verdict in JUDGED and group.mean is not None]),
+        "reward_mean_all": _mean([group.mean for group in counted if group.verdict in TRAINED_OR_FILTERED and group.mean is not None]),
         "tokens_kept": float(record.tokens_kept),
         "tokens_filtered": float(record.tokens_filtered),
         "tokens_cancelled": float(record.tokens_cancelled),

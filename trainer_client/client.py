@@ -182,11 +182,10 @@ class Run:
             raise InvalidRequest(
                 "expected one feed a run, since ids name its rows: use epochs, join the data sets, or begin another run", field="dataset"
             )
-        rows = check_dataset(dataset, epochs, shuffle_seed)
-        self._progress.feed = self._feed_progress(FeedProgress(epochs, shuffle_seed, rows))
+        feed = self._progress.begin_feed(FeedProgress(epochs, shuffle_seed, check_dataset(dataset, epochs, shuffle_seed)))
         self._feed = Feed(
             dataset,
-            self._progress.feed,
+            feed,
             base=self._progress.base,
             incarnation=self.incarnation,
             run=self.id,
@@ -202,22 +201,6 @@ class Run:
         )
         self._spawn("feed", self._feeding(self._feed))
         return self._feed
-
-    def _feed_progress(self, asked: FeedProgress) -> FeedProgress:
-        """Where a feed goes on: at its beginning, or where the resumed one stood."""
-        before = self._progress.feed
-        if before is None:
-            return asked
-        before.epochs = max(before.epochs, asked.epochs)  # more of them than before changes nothing in those that were
-        for name in ("epochs", "shuffle_seed", "rows"):
-            was, now = getattr(before, name), getattr(asked, name)
-            if was != now:
-                raise InvalidRequest(
-                    f"run {self.id!r} was fed with {name}={was!r}, got {now!r}: the prompts that it goes on with would be others; "
-                    "feed as before, or begin a run with another id",
-                    field=name if name != "rows" else "dataset",
-                )
-        return before
 
     async def _feeding(self, feed: Feed) -> None:
         try:

@@ -76,6 +76,27 @@ class Progress:
     """The step after the last one that was acked; None before the first."""
     feed: FeedProgress | None = None
 
+    def begin_feed(self, asked: FeedProgress) -> FeedProgress:
+        """A data set is fed from its beginning, or from where the resumed feed of it stood.
+
+        Raises:
+            InvalidRequest: the run was fed with another one, or in another order.
+        """
+        before = self.feed
+        if before is None:
+            self.feed = asked
+            return asked
+        before.epochs = max(before.epochs, asked.epochs)  # more of them than before changes nothing in those that were
+        for name in ("epochs", "shuffle_seed", "rows"):
+            was, now = getattr(before, name), getattr(asked, name)
+            if was != now:
+                raise InvalidRequest(
+                    f"run {self.run!r} was fed with {name}={was!r}, got {now!r}: the prompts that it goes on with would be others; "
+                    "feed as before, or begin a run with another id",
+                    field=name if name != "rows" else "dataset",
+                )
+        return before
+
     def settle(self, groups: Iterable[GroupRecord]) -> None:
         """Groups were let go of: the prompts of those that count are not outstanding any more."""
         if self.feed is not None:

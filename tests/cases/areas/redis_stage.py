@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,7 +18,7 @@ from pipeline.scripts.calls import new_nonce
 from pipeline.settings import QueueSettings
 from pipeline.testing.queue_audit import QueueAudit
 from pipeline.testing.servers import Persistence, PrivateServer, found_servers
-from pipeline.testing.wait import wait_until
+from pipeline.testing.wait import WaitedTooLong, wait_until
 from tests.cases.case import Difference
 
 RUN = "case"
@@ -101,15 +99,16 @@ class QueueStage:
             but: faults with this word in them belong to the story.
         """
         found: list[Difference] = []
-        deadline_s = time.monotonic() + 5.0
 
         async def look() -> list[str]:
             return [fault for fault in await self.audit.all_ended(RUN, self.units) if but not in fault]
 
+        async def none_left() -> bool:
+            return not await look()
+
+        with suppress(WaitedTooLong):  # what is left is told below
+            await wait_until(none_left, "no fault is left", timeout_s=5.0)
         faults = await look()
-        while faults and time.monotonic() < deadline_s:
-            await asyncio.sleep(0.05)
-            faults = await look()
         if faults:
             found.append(Difference("exactly one result a job, none lost", [], faults))
         died = [

@@ -115,7 +115,7 @@ async def test_a_renewed_lease_lives_and_one_that_ran_out_is_told_so(pool: Infer
     kept, forgotten = await assigned(short, "kept"), await assigned(short, "forgotten")
     for _ in range(4):
         assert await short.renew([kept]) == [True]
-        await asyncio.sleep(LEASE_S / 3)
+        await asyncio.sleep(LEASE_S / 3)  # in all longer than a lease, which only time can use up
 
     async def ran_out() -> bool:
         await short.renew([kept])

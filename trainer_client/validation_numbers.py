@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.messages import JobResult, Outcome
-
-SCORE = "score"
-"""Name of the reward itself as a component."""
+from pipeline.supervisor.policies import SCORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +78,4 @@ def why_invalid(record: JobResult, metric: str) -> str:
     return f"{record.outcome}: {record.reason}" if record.reason else str(record.outcome)
 
 
-__all__ = ["SCORE", "Estimate", "mean_of", "pass_at_k", "score_of", "why_invalid"]
+__all__ = ["Estimate", "mean_of", "pass_at_k", "score_of", "why_invalid"]

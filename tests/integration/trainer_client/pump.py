@@ -15,6 +15,7 @@ from pipeline.redis_client import ask
 from pipeline.scripts import Scripts
 from pipeline.scripts.calls import MAX_BATCH, Held
 from pipeline.testing import ManualWorker, a_grade, a_segment, a_settlement, a_trajectory
+from tests.integration.trainer_client.rows import row_of
 
 IDLE_PAUSE_S = 0.005
 Rewarder = Callable[[str], float | None]
@@ -29,8 +30,7 @@ def alternating(job: str) -> float:
 
 def half_of_prompts_alike(job: str) -> float:
     """Every second row of the data set teaches nothing; by its number, so that the test can count."""
-    row = int(job.split(".")[1].partition("-")[2])
-    return 1.0 if row % 2 else alternating(job)
+    return 1.0 if row_of(job) % 2 else alternating(job)
 
 
 def one_version(_: str) -> str:

@@ -7,6 +7,7 @@ from pipeline.supervisor.actions import Verdict
 from pipeline.supervisor.loop import Supervisor
 from pipeline.supervisor.monitors import LENGTH_FIGURES
 from tests.integration.trainer_client.pump import Pump, half_of_prompts_alike
+from tests.integration.trainer_client.rows import rows
 from trainer_client import StepRequest, connect
 
 RUN = "swe-7b"
@@ -19,7 +20,7 @@ async def test_a_step_tells_of_all_its_groups_and_still_does_after_the_ack(
     pump.rewarder = half_of_prompts_alike
 
     async with connect(settings, run=RUN) as run:
-        run.feed([{"question": f"{i}?"} for i in range(30)])
+        run.feed(rows(30))
         async for step in run.steps(SPEC, count=1, timeout_s=20):
             before = step.all_groups
             await step.ack()
@@ -49,7 +50,7 @@ async def test_trajectories_of_filtered_groups_that_are_kept_can_be_read(
     pump.rewarder = half_of_prompts_alike
 
     async with connect(settings, run=RUN) as run:
-        run.feed([{"question": f"{i}?"} for i in range(30)])
+        run.feed(rows(30))
         step = await anext(run.steps(SPEC, count=1, timeout_s=20))
         kept = step.kept_groups
         trajectories = [trajectory for group in kept for trajectory in await group.trajectories()]

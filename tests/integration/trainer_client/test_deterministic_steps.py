@@ -13,6 +13,7 @@ from pipeline.settings import QueueSettings
 from pipeline.supervisor.loop import Supervisor
 from pipeline.testing import wait_until
 from tests.integration.trainer_client.pump import Pump, half_of_prompts_alike
+from tests.integration.trainer_client.rows import rows
 from trainer_client import StepRequest, connect
 
 RUN = "repeats"
@@ -28,10 +29,6 @@ class OfPrompt(set[str]):
 
     def __contains__(self, job: object) -> bool:
         return str(job).startswith(self._prefix)
-
-
-def rows(count: int) -> list[dict[str, object]]:
-    return [{"question": f"{i} + {i}?", "answer": str(2 * i)} for i in range(count)]
 
 
 async def test_steps_take_the_prompts_in_their_order_whatever_ends_first(

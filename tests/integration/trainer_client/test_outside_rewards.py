@@ -20,6 +20,7 @@ from pipeline.settings import QueueSettings
 from pipeline.supervisor.loop import Supervisor
 from pipeline.testing import ManualWorker, a_settlement, wait_until
 from tests.integration.trainer_client.pump import Pump, alternating, pumping, trajectory_of
+from tests.integration.trainer_client.rows import member_of, rows
 from trainer_client import HeldGroup, JobRequest, ReportAnswer, Run, Step, StepRequest, WaitTimeout, connect, connect_blocking
 
 RUN = "judged"
@@ -47,20 +48,12 @@ def at_work(scripts: Scripts, **options: object) -> AbstractAsyncContextManager[
     return pumping(AwaitingPump(scripts, **options))  # type: ignore[arg-type]  # the pump's own fields
 
 
-def rows(count: int) -> list[dict[str, object]]:
-    return [{"question": f"{i} + {i}?", "answer": str(2 * i)} for i in range(count)]
-
-
 async def judged_now(client: AsyncClient, scripts: Scripts) -> None:
     """As if the janitor's quiet time after a start were over, and its next round had come."""
     key = scripts.keys.key("janitor")
     await wait_until(lambda: ask(client, "HEXISTS", key, "quiet_until"), "a janitor came by")
     await ask(client, "HDEL", key, "quiet_until")
     await wait_until(lambda: _some_expired(scripts), "something expired")
-
-
-def member_of(job: str) -> int:
-    return int(job.rpartition(".")[2])
 
 
 async def judge(run: Run, answers: list[ReportAnswer]) -> None:
@@ -255,7 +248,7 @@ async def test_a_hook_sees_what_was_reported_of_a_member(settings: QueueSettings
 
     async def judge(run: Run) -> None:
         async for awaiting in run.awaiting():
-            number = int(awaiting.job.rpartition(".")[2])
+            number = member_of(awaiting.job)
             await awaiting.report(number / 4, {"style": number / 8})
             pump.held_back.discard(f"{awaiting.job.rpartition('.')[0]}.{number + 1}")
 

@@ -14,14 +14,11 @@ from pipeline.settings import QueueSettings
 from pipeline.supervisor.loop import Supervisor
 from pipeline.testing import wait_until
 from tests.integration.trainer_client.pump import Pump, half_of_prompts_alike, trajectory_of
+from tests.integration.trainer_client.rows import rows
 from trainer_client import BodyMissing, StepRequest, WaitTimeout, connect
 
 RUN = "swe-7b"
 SPEC = StepRequest(task="math", groups=2, n=4, ahead=1)
-
-
-def rows(count: int) -> list[dict[str, object]]:
-    return [{"question": f"{i} + {i}?", "answer": str(2 * i)} for i in range(count)]
 
 
 async def test_steps_come_in_order_each_with_its_target_of_groups(settings: QueueSettings, supervisor: Supervisor, pump: Pump) -> None:

@@ -17,23 +17,16 @@ from pipeline.supervisor.loss_policy import Loss
 from pipeline.supervisor.step_spec import OnStale
 from pipeline.testing import wait_until
 from tests.integration.trainer_client.pump import Pump, half_of_prompts_alike
+from tests.integration.trainer_client.rows import member_of, rows
 from trainer_client import Run, Step, StepRequest, WaitTimeout, connect
 
 RUN = "swe-7b"
-
-
-def rows(count: int) -> list[dict[str, object]]:
-    return [{"question": f"{i} + {i}?"} for i in range(count)]
 
 
 async def fed_with_nothing(run: Run, dataset: Iterable[object]) -> Step:
     """The first step of a run without prompts."""
     run.feed(dataset)
     return await anext(run.steps(StepRequest(task="math", groups=4, n=2), timeout_s=20))
-
-
-def member_of(job: str) -> int:
-    return int(job.rpartition(".")[2])
 
 
 async def test_a_group_says_how_old_its_oldest_member_is_when_it_is_handed_over(

@@ -6,20 +6,21 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+import msgpack
 import pytest
 
 from pipeline.codec import decode
 from pipeline.errors import InvalidRequest, StaleIncarnation
 from pipeline.keys import Keys
-from pipeline.messages import CancelReason, JobTemplate, Outcome, Prompt
+from pipeline.messages import CancelReason, JobTemplate, Prompt
 from pipeline.redis_client import AsyncClient, ask, command_client
 from pipeline.scripts import Begun, Claim, Scripts
-from pipeline.scripts.trainer_calls import TrainerScripts
 from pipeline.settings import QueueSettings
 from pipeline.supervisor import CancelRule
 from pipeline.supervisor.loop import Supervisor
 from pipeline.testing import PrivateServer, QueueAudit, wait_until
 from tests.integration.trainer_client.pump import Pump, alternating, pumping
+from tests.integration.trainer_client.rows import row_of, rows
 from trainer_client import (
     JobRequest,
     Run,
@@ -39,25 +40,13 @@ SPEC = StepRequest(task="math", groups=2, n=4, ahead=2)
 SAMPLING = SamplingRequest(temperature=0.6, top_p=0.95)
 
 
-def rows(count: int) -> list[dict[str, object]]:
-    return [{"question": f"{i} * {i}?", "answer": str(i * i)} for i in range(count)]
-
-
 def a_validation(count: int = 3, n: int = 4, **changes: object) -> ValidationRequest:
     return ValidationRequest.parse({"task": "math", "prompts": rows(count), "n": n, "sampling": SAMPLING, **changes})
-
-
-def row_of(job: str) -> int:
-    return int(job.split(".")[1].partition("-")[2])
 
 
 def all_or_nothing(job: str) -> float:
     """Training prompts are mixed, validation prompts all right or all wrong: a filter would leave none of them."""
     return float(row_of(job) % 2) if job.split(".")[1].startswith("v") else alternating(job)
-
-
-async def set_version(run: Run, client: AsyncClient, keys: Keys, number: int) -> None:
-    await TrainerScripts(client, keys).set_version(run.id, run.incarnation, number)
 
 
 async def leftovers(client: AsyncClient, keys: Keys) -> list[str]:
@@ -333,7 +322,7 @@ async def test_a_validation_is_marked_mixed_when_another_version_sampled(
     pump.version_of = lambda job: "1.4" if job.endswith(".1") else "1.5"
 
     async with connect(settings, run=RUN) as run:
-        await set_version(run, client, keys, 5)
+        await run.set_policy_version(5)
         validation = await run.validate(a_validation(2, 2), timeout_s=20)
 
         assert validation.version == "1.5"
@@ -349,7 +338,7 @@ async def test_pinned_members_of_another_version_are_drawn_again_while_the_versi
     pump.version_of = lambda job: "1.4" if job == f"{RUN}.v1-0.0.1" else "1.5"
 
     async with connect(settings, run=RUN) as run:
-        await set_version(run, client, keys, 5)
+        await run.set_policy_version(5)
         validation = await run.validate(a_validation(2, 2, version="pinned"), timeout_s=20)
 
         assert validation.n_valid == 4
@@ -365,10 +354,10 @@ async def test_pinned_members_of_a_newer_version_count_nowhere_once_the_run_move
     pump.version_of = lambda job: "1.6" if job.endswith("0.1") else "1.5"
 
     async with connect(settings, run=RUN) as run:
-        await set_version(run, client, keys, 5)
+        await run.set_policy_version(5)
         asked = asyncio.create_task(run.validate(a_validation(2, 2, version="pinned"), timeout_s=20))
         await wait_until(lambda: len(pump._waiting) == 4, "all members are in RUN")
-        await set_version(run, client, keys, 6)
+        await run.set_policy_version(6)
         pump.hold_all = False
         validation = await asked
 
@@ -510,5 +499,6 @@ def _has_results(run: Run) -> bool:
 
 def test_prompts_of_other_writers_have_no_first_member() -> None:
     """Wire: a body of an older writer says nothing of it."""
-    assert Prompt(id="e0-1", data={}).first_member == 0
-    assert Outcome.OK.value == "ok"
+    body = b"\x00" + msgpack.packb({"id": "e0-1", "data": {}})
+
+    assert decode(Prompt, body).first_member == 0

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import pytest
 
 from pipeline.keys import Keys, job_id
-from pipeline.messages import JobResult, Outcome
+from pipeline.messages import JobResult
 from pipeline.supervisor.actions import Verdict
+from tests.unit.trainer_client.job_records import a_job_record
 from trainer_client.bodies import BodyStore
 from trainer_client.contact import Contact
 from trainer_client.inbox import Inbox
@@ -27,28 +28,7 @@ def entry() -> str:
 
 
 def a_job(job: str, *, group: str = "", member: int = 0, reward: float = 1.0) -> JobResult:
-    return JobResult(
-        entry=entry(),
-        job=job,
-        run="r",
-        group=group,
-        member=member,
-        task="math",
-        outcome=Outcome.OK,
-        reason="",
-        reward=reward,
-        components={},
-        stop="finished",
-        attempt=3,
-        run_attempt=2,
-        eval_attempt=3,
-        sampled_tokens=1,
-        total_tokens=2,
-        turns=1,
-        first_version="",
-        last_version="",
-        seconds={},
-    )
+    return a_job_record(job, entry=entry(), group=group, member=member, reward=reward)
 
 
 def a_group(

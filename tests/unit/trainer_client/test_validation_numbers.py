@@ -12,32 +12,12 @@ from hypothesis import strategies as st
 from pipeline.errors import InvalidRequest
 from pipeline.messages import JobResult, Outcome
 from pipeline.validation_request import ValidationRequest
+from tests.unit.trainer_client.job_records import a_job_record
 from trainer_client.validation_numbers import Estimate, mean_of, pass_at_k, score_of, why_invalid
 
 
 def a_record(outcome: Outcome = Outcome.OK, reward: float | None = 1.0, components: dict[str, float] | None = None) -> JobResult:
-    return JobResult(
-        entry="1-1",
-        job="r.v1-0.0.0",
-        run="r",
-        group="r.v1-0.0",
-        member=0,
-        task="math",
-        outcome=outcome,
-        reason="why",
-        reward=reward,
-        components={} if components is None else components,
-        stop="finished",
-        attempt=1,
-        run_attempt=1,
-        eval_attempt=1,
-        sampled_tokens=3,
-        total_tokens=8,
-        turns=1,
-        first_version="1.0",
-        last_version="1.0",
-        seconds={},
-    )
+    return a_job_record("r.v1-0.0.0", outcome=outcome, reason="why", reward=reward, components=components or {})
 
 
 @given(st.integers(1, 9), st.data())

@@ -5,9 +5,8 @@
 -- ARGV: run, inc, most, place of the result to go on with, its next member, then per result: entry id, kind (job, group, step), id
 -- Returns {'ok' or 'more', removed, place, member} or {'stale', inc} or {'closed', state}.
 local run, most, place, member = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local r = hash(run_key(run), 'inc', 'st')
-if not r.st then return {'closed', 'unknown'} end
-if r.inc ~= ARGV[2] then return {'stale', r.inc} end
+local refusal = inc_refusal(run, ARGV[2])
+if refusal then return refusal end
 local records, tomb = {}, done_key(run, NOW)
 local read = job_reader('st', 'grp', 'b.init', 'b.run', 'b.eval', 'rid', 'salvaged')
 local function drop_job(job)

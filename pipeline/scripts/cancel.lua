@@ -39,19 +39,15 @@ end
 local function mark(grp)
   return hash_or_nothing(group_key(grp), 'st').st == 'open' and call('HSETNX', group_key(grp), 'cx', reason) == 1
 end
--- the incarnation: a run that a new trainer takes is open again, and its message, read late, must not end that trainer's jobs
-local function tell(ids)
-  call('XADD', P .. 's:cancel', 'MAXLEN', '~', CANCEL_MAXLEN, '*', 'kind', kind, 'why', reason, 'ids', table.concat(ids, ' '), 'inc', inc, 'ts', NOW)
-end
 local more = false
 if kind == 'job' then
   for i = 6, #ARGV do one(ARGV[i], reason) end
-  if tally.settled + tally.running > 0 then tell({unpack(ARGV, 6)}) end
+  if tally.settled + tally.running > 0 then tell_cancel(kind, reason, {unpack(ARGV, 6)}) end
 elseif kind == 'group' then
   local fresh = {}
   if cursor == '' then
     for i = 6, #ARGV do if mark(ARGV[i]) then fresh[#fresh + 1] = ARGV[i] end end
-    if #fresh > 0 then tell(fresh) end
+    if #fresh > 0 then tell_cancel(kind, reason, fresh) end
   end
   while at < #ARGV - 5 do
     if most <= 0 or not pass_over(ARGV[6 + at], reason) then
@@ -71,8 +67,9 @@ else
     tally.unknown = 1
   else
     local newer = tonumber(hash_or_nothing(run_key(run), 'inc').inc or '0') > inc
-    -- workers are told of a run once: its own mark stands, and their renewals read it
-    if not newer and call('HSETNX', run_key(run), 'cx', reason) == 1 then tell({run}) end
+    -- workers are told of a run once: its own mark stands, and their renewals read it. The incarnation: a run that a new trainer takes is open
+    -- again, and this message, read late, must not end that trainer's jobs
+    if not newer and call('HSETNX', run_key(run), 'cx', reason) == 1 then tell_cancel(kind, reason, {run}, inc) end
     repeat
       local open, seen = call('ZCARD', open_key(run)), 0
       local page = call('ZRANGE', open_key(run), at, at + PAGE - 1)

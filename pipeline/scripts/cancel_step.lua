@@ -7,9 +7,8 @@
 -- Returns {'more' or 'cancelled', groups given up by this call...}; or {'ended', how} (nothing is left to cancel), {'unknown'}, {'stale', inc},
 -- {'closed', state}.
 local run, inc, k, reason, most = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local r = hash(run_key(run), 'st', 'inc')
-if not r.st then return {'closed', 'unknown'} end
-if r.inc ~= inc then return {'stale', r.inc} end
+local refusal = inc_refusal(run, inc)
+if refusal then return refusal end
 local s = step_figures(run, k)
 if not s.st then return {'unknown'} end
 if s.st ~= 'open' and not s.cx then return {'ended', s.how} end

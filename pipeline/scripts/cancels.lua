@@ -1,4 +1,10 @@
 -- Whether a job is cancelled, wherever the mark stands, and how one is. Stands after endings.lua.
+-- The one message to the workers. inc: of a run's cancel; nil = whichever started it.
+local CANCEL_MAXLEN = 20000
+local function tell_cancel(kind, reason, ids, inc)
+  call('XADD', P .. 's:cancel', 'MAXLEN', '~', CANCEL_MAXLEN, '*', 'kind', kind, 'why', reason, 'ids', table.concat(ids, ' '), 'inc', inc or 0, 'ts', NOW)
+end
+
 -- nil, or why the jobs of an incarnation are cancelled with their run. A run that a new trainer took over keeps the cancel of its jobs from before.
 local run_cx = {}
 local function cancel_of_run(run, inc)

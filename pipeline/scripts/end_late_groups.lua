@@ -20,7 +20,7 @@ for i = 3, #ARGV do
   end
 end
 if #out > 1 then
-  call('XADD', P .. 's:cancel', 'MAXLEN', '~', CANCEL_MAXLEN, '*', 'kind', 'group', 'why', 'deadline', 'ids', table.concat(out, ' ', 2), 'ts', NOW)
+  tell_cancel('group', 'deadline', {unpack(out, 2)})
   call('HINCRBY', run_key(run), 'groups.late', #out - 1)
 end
 return out

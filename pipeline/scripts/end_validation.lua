@@ -4,9 +4,8 @@
 -- ARGV: run, inc, index, serial
 -- Returns {'ok'}; or {'stale', inc}, {'closed', state}.
 local run, inc, index = ARGV[1], ARGV[2], ARGV[3]
-local r = hash(run_key(run), 'inc', 'st')
-if not r.st then return {'closed', 'unknown'} end
-if r.inc ~= inc then return {'stale', r.inc} end
+local refusal = inc_refusal(run, inc)
+if refusal then return refusal end
 local key = P .. 'vals:' .. run
 local state, serial, rest = string.match(call('HGET', key, index) or '', '^(%a+) (%d+) (.*)$')
 if state == 'open' and serial == ARGV[4] then call('HSET', key, index, 'acked ' .. serial .. ' ' .. rest) end

@@ -44,7 +44,5 @@ for _, grp in ipairs(call('ZRANGEBYSCORE', P .. 'z:held', '-inf', NOW, 'LIMIT', 
     call('ZADD', P .. 'z:held', NOW + AGAIN_MS, grp)
   end
 end
-if #marked > 0 then
-  call('XADD', P .. 's:cancel', 'MAXLEN', '~', CANCEL_MAXLEN, '*', 'kind', 'job', 'why', 'deadline', 'ids', table.concat(marked, ' '), 'ts', NOW)
-end
+if #marked > 0 then tell_cancel('job', 'deadline', marked) end
 return {ended, #marked, stuck}

@@ -125,7 +125,7 @@ local function give_up_groups(run, groups, reason, spare, by_caller)
     end
   end
   if #out > 0 then
-    call('XADD', P .. 's:cancel', 'MAXLEN', '~', CANCEL_MAXLEN, '*', 'kind', 'group', 'why', reason, 'ids', table.concat(out, ' '), 'ts', NOW)
+    tell_cancel('group', reason, out)
     call('HINCRBY', run_key(run), 'groups.given_up', #out)
   end
   return out

@@ -29,7 +29,7 @@ local function open_key(run) return P .. 'open:' .. run end
 local function done_key(run, at_ms) return P .. 'done:' .. run .. ':' .. math.floor(at_ms / 86400000) end
 local function step_key(run, k) return P .. 'st:' .. run .. ':' .. k end
 
-local REWARD_MAXLEN, CANCEL_MAXLEN, DEAD_MAXLEN = 100000, 20000, 100000
+local REWARD_MAXLEN, DEAD_MAXLEN = 100000, 100000
 
 -- Hash as a table: h(key, 'a', 'b') -> {a=..., b=...}; absent fields are nil.
 local function hash(key, ...)
@@ -66,7 +66,15 @@ local function job_reader(...)
   end
 end
 
--- nil, or why a trainer's call is refused.
+-- nil, or why a call is refused of a trainer that may also drain a run that is closed.
+local function inc_refusal(run, inc)
+  local r = hash(run_key(run), 'st', 'inc')
+  if not r.st then return {'closed', 'unknown'} end
+  if r.inc ~= inc then return {'stale', r.inc} end
+  return nil
+end
+
+-- nil, or why a trainer's call is refused that brings work.
 local function run_refusal(run, inc)
   local r = hash(run_key(run), 'st', 'inc', 'cx', 'why')
   if not r.st then return {'closed', 'unknown'} end

@@ -4,8 +4,7 @@
 -- ARGV: run, inc, state (JSON text)
 -- Returns {'ok'}; or {'stale', inc}, {'closed', state}.
 local run = ARGV[1]
-local r = hash(run_key(run), 'inc', 'st')
-if not r.st then return {'closed', 'unknown'} end
-if r.inc ~= ARGV[2] then return {'stale', r.inc} end
+local refusal = inc_refusal(run, ARGV[2])
+if refusal then return refusal end
 call('HSET', run_key(run), 'trainer', ARGV[3])
 return {'ok'}

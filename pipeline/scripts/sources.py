@@ -60,7 +60,8 @@ def _declared(text: str) -> frozenset[str]:
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"\w+", re.sub(r"--.*", "", text)))
+    """Of its code: what stands in comments and in texts is no name, though a reply may be worded like one."""
+    return frozenset(re.findall(r"\w+", re.sub(r"--.*|'[^'\n]*'", "", text)))
 
 
 def _text(name: str) -> str:

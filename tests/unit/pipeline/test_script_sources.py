@@ -50,6 +50,13 @@ def test_a_small_script_does_not_carry_what_it_has_no_use_for() -> None:
     assert "local function terminal" in source("settle")
 
 
+def test_a_word_that_a_script_answers_is_not_taken_for_a_name() -> None:
+    """A group's verdict `'dropped'` brought the table of dropped entries along, made anew at each call."""
+    assert "'dropped'" in source("account_groups")
+    assert "local dropped" not in source("account_groups")
+    assert "local dropped" in source("settle")
+
+
 def test_a_loop_that_fills_a_table_goes_with_it() -> None:
     """`for` at the top of a head declares nothing."""
     for script in SCRIPTS:

@@ -19,6 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pipeline.supervisor.actions import Verdict
+
 WINDOW_MEMBERS = 8192
 """Members that the window holds: some four hundred in its longest twentieth. One line of it is about six bytes a member."""
 FEWEST_GROUPS, MOST_GROUPS = 32, 512
@@ -33,8 +35,8 @@ TAIL = 0.05
 STARVED = 0.10
 """Share of a step in which too little was at work that is worth a warning: more than all that cancelling costs."""
 
-JUDGED = frozenset(("informative", "filtered", "surplus", "stale"))
-TRAINED = "informative"
+JUDGED = frozenset((Verdict.INFORMATIVE, Verdict.FILTERED, Verdict.SURPLUS, Verdict.STALE))
+TRAINED = Verdict.INFORMATIVE
 
 
 class Health(StrEnum):

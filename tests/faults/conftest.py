@@ -9,6 +9,7 @@ from ops.child_processes import ChildProcesses
 from pipeline.redis_client import AsyncClient
 from pipeline.settings import QueueSettings
 from tests.faults.company import Company
+from tests.faults.math_fleet import MathFleet, math_fleet
 
 
 @pytest.fixture
@@ -18,3 +19,9 @@ async def company(settings: QueueSettings, client: AsyncClient, tmp_path: Path) 
         company = Company(settings.model_copy(update={"retry_backoff_s": 0.02}), client, children, tmp_path)
         await company.connect()
         yield company
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[MathFleet]:
+    async with math_fleet() as fleet:
+        yield fleet

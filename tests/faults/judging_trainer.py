@@ -15,7 +15,7 @@ from pathlib import Path
 from pipeline.logs import configure_logs
 from pipeline.messages import RewardSource
 from pipeline.settings import QueueSettings
-from tests.faults.trainer_program import note
+from tests.faults.diary import Diary
 from trainer_client import HeldGroup, LimitsRequest, Run, SamplingRequest, StepRequest, connect
 
 OUTSIDE_POINTS = ("await_reward", "report_reward", "report_group")
@@ -44,7 +44,7 @@ def rank(group: HeldGroup) -> Mapping[int, Mapping[str, float]]:
 
 
 async def main() -> None:
-    run_id, diary = sys.argv[1], Path(sys.argv[2])
+    run_id, diary = sys.argv[1], Diary(Path(sys.argv[2]))
     configure_logs(as_json=True, level="warning")
     rows = [{"question": f"What is {a} plus {a + 1}?", "answer": str(2 * a + 1)} for a in range(40)]
     async with connect(QueueSettings.load(), run=run_id) as run:
@@ -54,13 +54,11 @@ async def main() -> None:
         left = STEPS + 1 - (run.next_step or 1)
         if left > 0:
             async for step in run.steps(REQUEST, count=left, timeout_s=60):
-                lines = []
                 for group in step.groups:
                     ranks = ",".join(f"{member.record.components['rank']:g}" for member in group.members)
                     told = ",".join(f"{reward:g}" for reward in group.rewards)
                     answers = ",".join(f"{len(trajectory.answer)}" for trajectory in await group.trajectories())
-                    lines.append(f"{step.index} {group.prompt_id} {told} {ranks} {answers}\n")
-                note(diary, lines)
+                    diary.note(step.index, group.prompt_id, told, ranks, answers)
                 await step.ack()
         judging.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -14,29 +14,12 @@ from pathlib import Path
 from ops.bench.dapo_task import TASK
 from pipeline.logs import configure_logs
 from pipeline.settings import QueueSettings
+from tests.faults.diary import Diary
 from trainer_client import StepRequest, connect
 
 PROMPTS = 600
 GROUPS, MEMBERS = 2, 2
 UNIT_S = 0.1
-
-
-class Diary:
-    """What a trainer did, for whoever comes after it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def note(self, *words: object) -> None:
-        """Adds a line. One short append is one write."""
-        with self._path.open("a", encoding="ascii") as file:
-            file.write(" ".join(map(str, words)) + "\n")
-
-    def lines(self, what: str = "") -> list[list[str]]:
-        """The words of each line, of one kind when it is named."""
-        text = self._path.read_text(encoding="ascii") if self._path.exists() else ""
-        found = [line.split() for line in text.splitlines()]
-        return [line for line in found if not what or line[0] == what]
 
 
 async def main() -> None:

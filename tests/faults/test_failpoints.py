@@ -7,39 +7,31 @@ upkeep, all calls of a trainer and those of a person's commands; and that togeth
 
 from __future__ import annotations
 
-import shutil
 import signal
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
 from pathlib import Path
 
-import psutil
 import pytest
 
 from ops.chaos.campaign import WORKER_FAILPOINTS
-from ops.child_processes import Child, ChildProcesses, log_tail
-from pipeline import codec
+from ops.child_processes import ChildProcesses, log_tail
 from pipeline.failpoints import FAILPOINT, FAILPOINT_ONCE
-from pipeline.inference_pool import InferencePool, Server
+from pipeline.inference_pool import InferencePool
 from pipeline.keys import Keys
-from pipeline.messages import JobTemplate, Limits, Prompt, Sampling, Stage
-from pipeline.redis_client import AsyncClient, ask, command_client
+from pipeline.messages import Stage
+from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Scripts, Unit
 from pipeline.scripts.calls import new_nonce
 from pipeline.scripts.run_calls import RunScripts
 from pipeline.settings import QueueSettings
 from pipeline.testing.queue_audit import QueueAudit
-from pipeline.testing.servers import PrivateServer, found_servers
 from pipeline.testing.wait import wait_until
 from tests.e2e.documents import listed_failpoints
+from tests.faults.diary import Diary
 from tests.faults.judging_trainer import OUTSIDE_POINTS
+from tests.faults.math_fleet import RUN, MathFleet, ended
 from tests.faults.test_worker_processes import GRADER_POINTS
 from tests.integration.supervisor.test_kills import SUPERVISOR_POINTS
 
-RUN = "killed"
-LEASE_S = 2.0
-PROBLEMS = "\n".join(f'{{"question": "What is {a} plus {a + 1}?", "answer": "{2 * a + 1}"}}' for a in range(40))
 WORKER_POINTS = {
     "sandbox_start": Stage.INIT,
     "sandbox_park": Stage.INIT,
@@ -79,115 +71,8 @@ COMMAND_POINTS = {
 }
 
 
-class Fleet:
-    """A node's processes on a server of their own."""
-
-    def __init__(self, settings: QueueSettings, client: AsyncClient, children: ChildProcesses, folder: Path) -> None:
-        self.settings = settings
-        self.client = client
-        self.keys = Keys.of_shard(settings.namespace, 0)
-        self.scripts = Scripts(client, self.keys)
-        self.children = children
-        self.folder = folder
-        self.workers: dict[Stage, Child] = {}
-        self._started = 0
-
-    def start(self, stage: Stage, **environment: str) -> None:
-        """A worker of a stage, in place of the one before."""
-        if stage in self.workers:
-            self.kill(self.workers[stage])
-        self._started += 1
-        self.workers[stage] = self.children.start(
-            f"{stage.value}{self._started}",
-            "ops.cli",
-            *("worker", "run", "--stage", stage.value, "--node", "n1", "--slots", "8", "--grace-s", "1", "--log-json"),
-            environment=environment,
-        )
-
-    def kill(self, child: Child) -> None:
-        child.asked_to_stop = True
-        if child.exit_code is None:
-            child.process.kill()
-            child.process.wait()
-
-    async def accept(self, first: int, jobs: int, *, tools: bool = True) -> list[Unit]:
-        """Single math jobs."""
-        template = JobTemplate(
-            task="math",
-            options={"tools": tools},
-            sampling=Sampling(max_tokens=300),
-            limits=Limits(max_turns=4, tool_timeout_s=10.0),
-            max_lost=20,
-            max_failed=20,
-            expected_bytes=4096,
-        )
-        units = [
-            Unit(f"{RUN}.j{n}", 0, f"j{n}", 0, "1.0", codec.encode(Prompt(id=f"j{n}", data=_problem(n))))
-            for n in range(first, first + jobs)
-        ]
-        body = codec.encode(template)
-        await self.scripts.accept(RUN, self.incarnation, template, "t", body, units, max_waiting=10**6, window=64)
-        return units
-
-    incarnation = 0
-
-    def processes(self) -> list[str]:
-        """Of sandboxes: what runs below the scratch folder."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if str(self.folder / "scratch") in " ".join([process.cwd(), *process.cmdline()]):
-                    found.append(" ".join(process.cmdline())[:120])
-            except psutil.Error:
-                continue
-        return found
-
-
-def _problem(number: int) -> dict[str, object]:
-    return {"question": f"What is {number % 40} plus {number % 40 + 1}?", "answer": str(2 * (number % 40) + 1)}
-
-
-@pytest.fixture
-async def fleet() -> AsyncIterator[Fleet]:
-    with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="fp-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        (folder / "problems.jsonl").write_text(PROBLEMS, encoding="utf-8")
-        server = stack.enter_context(PrivateServer(found_servers()[0]))
-        settings = QueueSettings(redis_url=server.url, lease_s=LEASE_S)
-        environment = {
-            "ROLLSTREAM_REDIS_URL": server.url,
-            "ROLLSTREAM_LEASE_S": str(LEASE_S),
-            "ROLLSTREAM_RETRY_BACKOFF_S": "0.05",
-            **{f"ROLLSTREAM_{name.upper()}_DIR": str(folder / name) for name in ("run", "scratch", "state", "data")},
-        }
-        children = stack.enter_context(ChildProcesses(folder / "logs", environment))
-        children.start(
-            "model",
-            "workers.llm.scripted",
-            *("--socket", str(folder / "m"), "--problems", str(folder / "problems.jsonl"), "--tool-rate", "0.9", "--mean-steps", "1"),
-        )
-        client = command_client(settings)
-        try:
-            made = Fleet(settings, client, children, folder)
-            await wait_until((folder / "m").exists, "the model listens", timeout_s=30)
-            pool = InferencePool(client, settings.namespace, lease_s=LEASE_S)
-            for run in (RUN, "trained"):
-                await pool.attach(run, [Server(f"unix:{folder / 'm'}", "", "1.0")], ttl_s=3600)
-            for stage in Stage:
-                made.start(stage)
-            yield made
-        finally:
-            await client.aclose()
-
-
-async def ended(child: Child, timeout_s: float) -> None:
-    """Until a process has ended."""
-    await wait_until(lambda: child.exit_code is not None, f"{child.name} ended; its log: {child.log}", timeout_s=timeout_s)
-
-
 @pytest.mark.timeout(400)
-async def test_a_worker_killed_at_any_call_of_a_sandbox_or_the_pool_loses_nothing(fleet: Fleet) -> None:
+async def test_a_worker_killed_at_any_call_of_a_sandbox_or_the_pool_loses_nothing(fleet: MathFleet) -> None:
     fleet.incarnation = await fleet.scripts.connect_run(RUN, nonce=new_nonce(), ttl_s=3600)
     units: list[Unit] = []
     for name, stage in WORKER_POINTS.items():
@@ -214,7 +99,7 @@ async def test_a_worker_killed_at_any_call_of_a_sandbox_or_the_pool_loses_nothin
 
 
 @pytest.mark.timeout(300)
-async def test_a_trainer_killed_at_any_of_its_calls_goes_on_where_it_was(fleet: Fleet) -> None:
+async def test_a_trainer_killed_at_any_of_its_calls_goes_on_where_it_was(fleet: MathFleet) -> None:
     """Each time a new trainer dies at the next failpoint; the last one comes to the end. No prompt is trained in two steps."""
     fleet.children.start("supervisor", "ops.cli", "supervisor", "run", "--name", "s", "--log-json")
     diary = fleet.folder / "diary"
@@ -230,7 +115,7 @@ async def test_a_trainer_killed_at_any_of_its_calls_goes_on_where_it_was(fleet: 
         else:
             assert trainer.exit_code == 0, f"{name}: {trainer.exit_code}: {log_tail(trainer.log)}"
 
-    noted = [line.split() for line in diary.read_text(encoding="ascii").splitlines()]
+    noted = Diary(diary).lines()
     trained = [words for words in noted if words[0].isdigit()]
     steps_of = {prompt: {step for step, other in trained if other == prompt} for _, prompt in trained}
     assert tuple(died) == TRAINER_POINTS

@@ -8,14 +8,13 @@ from ops.child_processes import log_tail
 from pipeline.failpoints import FAILPOINT, FAILPOINT_ONCE
 from pipeline.messages import Stage
 from pipeline.redis_client import ask
+from tests.faults.diary import Diary
 from tests.faults.judging_trainer import OUTSIDE_POINTS, STEPS
-from tests.faults.test_failpoints import Fleet, ended, fleet
-
-__all__ = ["fleet"]  # the fixture
+from tests.faults.math_fleet import MathFleet, ended
 
 
 @pytest.mark.timeout(200)
-async def test_a_reward_is_given_once_whoever_dies(fleet: Fleet) -> None:
+async def test_a_reward_is_given_once_whoever_dies(fleet: MathFleet) -> None:
     fleet.children.start("supervisor", "ops.cli", "supervisor", "run", "--name", "s", "--log-json")
     diary = fleet.folder / "diary"
     died = []
@@ -37,7 +36,7 @@ async def test_a_reward_is_given_once_whoever_dies(fleet: Fleet) -> None:
         died += [name] if once.exists() else []
 
     assert tuple(died) == OUTSIDE_POINTS
-    trained = [line.split() for line in diary.read_text(encoding="ascii").splitlines()]
+    trained = Diary(diary).lines()
     assert {step for step, *_ in trained} == {str(step) for step in range(1, STEPS + 1)}
     assert all(told == answers and ranks == "0,1,2" for _, _, told, ranks, answers in trained)
     steps_of = {prompt: {step for step, other, *_ in trained if other == prompt} for _, prompt, *_ in trained}

@@ -17,7 +17,8 @@ from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from pipeline.testing import QueueAudit, wait_until
-from tests.faults.stepping_trainer import GROUPS, Diary
+from tests.faults.diary import Diary
+from tests.faults.stepping_trainer import GROUPS
 
 RUN = "trained"
 STEPS = 8

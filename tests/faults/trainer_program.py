@@ -10,26 +10,20 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.errors import InvalidRequest
 from pipeline.logs import configure_logs
 from pipeline.settings import QueueSettings
+from tests.faults.diary import Diary
 from trainer_client import JobRequest, LimitsRequest, SamplingRequest, StepRequest, ValidationRequest, connect
 
 STEPS = 2
 PROMPTS = 40
 
 
-def note(diary: Path, lines: Sequence[str]) -> None:
-    """Adds lines to the diary."""
-    with diary.open("a", encoding="ascii") as file:
-        file.writelines(lines)
-
-
 async def main() -> None:
-    run_id, diary = sys.argv[1], Path(sys.argv[2])
+    run_id, diary = sys.argv[1], Diary(Path(sys.argv[2]))
     configure_logs(as_json=True, level="warning")
     rows = [{"question": f"What is {a} plus {a + 1}?", "answer": str(2 * a + 1)} for a in range(PROMPTS)]
     options: dict[str, object] = {"tools": False}
@@ -48,7 +42,8 @@ async def main() -> None:
         left = STEPS + 1 - (run.next_step or 1)
         if left > 0:
             async for step in run.steps(request, count=left, timeout_s=60):
-                note(diary, [f"{step.index} {group.prompt_id}\n" for group in step.groups])
+                for group in step.groups:
+                    diary.note(step.index, group.prompt_id)
                 await asyncio.sleep(float(os.environ.get("TRAINS_S", "0")))
                 await step.ack()
         with contextlib.suppress(InvalidRequest):  # it was acked
@@ -59,10 +54,10 @@ async def main() -> None:
                 index=1,
                 timeout_s=60,
             )
-            note(diary, [f"validated {','.join(member.result.job for member in validation.members)}\n"])
+            diary.note("validated", ",".join(member.result.job for member in validation.members))
             await validation.ack()
         except InvalidRequest as acked:  # by the process before
-            note(diary, [f"acked {'was acked' in str(acked)}\n"])
+            diary.note("acked", "was acked" in str(acked))
         ended, cancelled = await run.submit(
             [JobRequest(task="math", id=f"{name}-{run.incarnation}", prompt=rows[0], options=options) for name in ("ends", "goes")]
         )

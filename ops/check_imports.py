@@ -43,13 +43,15 @@ ELSEWHERE = ("ops.bench.rival_programs",)
 KNOW_NO_REDIS = ("workers.handlers", "workers.agent", "workers.graders", "workers.tools", "workers.sandbox", "workers.llm")
 REDIS_LIBRARIES = frozenset({"redis", "rq", "valkey"})
 
+PACKAGES = ("pipeline", "trainer_client", "workers", "ops")
 ROLES: Mapping[str, tuple[str, ...]] = {
     "pipeline": (),
+    "pipeline.engines": ("trainer",),
     "trainer_client": ("trainer",),
     "workers": ("workers",),
     "ops": ("workers", "ops"),
 }
-"""The extras that the environment of each package has, beside the base."""
+"""The extras that the environment of each package has, beside the base. A module belongs to the longest name that begins its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ def _is_within(module: str, part: str) -> bool:
 def read_modules(root: Path) -> list[Module]:
     """Every module of the four packages under a folder."""
     found = []
-    for package in ROLES:
+    for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             dotted = ".".join(path.relative_to(root).with_suffix("").parts)
             name = dotted.removesuffix(".__init__")
@@ -185,17 +187,21 @@ def undeclared_packages(
     for module in modules:
         if part_of(module.name) in ELSEWHERE:
             continue
-        role = declared[""].union(*(declared[extra] for extra in ROLES[module.name.partition(".")[0]]))
+        role = declared[""].union(*(declared[extra] for extra in _extras_of(module.name)))
         is_bare = part_of(module.name) == "ops.launcher" or module.name == "ops"
         for entry in module.imports:
             top = entry.target.partition(".")[0]
-            if top in sys.stdlib_module_names or top in ROLES:
+            if top in sys.stdlib_module_names or top in PACKAGES:
                 continue
             bringers = {_normal(name) for name in distributions.get(top, [top])}
             allowed = frozenset[str]() if is_bare else role if entry.is_at_load else everywhere
             if not bringers & allowed:
                 where = "the standard library only" if is_bare else "its role" if entry.is_at_load else "any extra"
                 yield f"{module.path}:{entry.line}: {top} ({', '.join(sorted(bringers))}) is not among the packages of {where}"
+
+
+def _extras_of(module: str) -> tuple[str, ...]:
+    return ROLES[max((name for name in ROLES if _is_within(module, name)), key=len)]
 
 
 def _declared(project: Mapping[str, object]) -> dict[str, frozenset[str]]:

@@ -184,7 +184,7 @@ class CancelFleet:
         outcomes = {fields[b"out"] for _, fields in records if fields[b"kind"] == b"job"}
         if len(records) != self.jobs or outcomes != {b"cancelled"}:
             raise RuntimeError(f"expected {self.jobs} records of cancelled jobs, got {len(records)}: {outcomes}")
-        health = await self._model.health()
+        health = await self._model.control.health()
         lines = [line for line in self._lines() if line[1].startswith(f"{run}.")]
         last = {job: at_s for what, job, at_s in lines if what in ("call", "tool")}
         return Round(

@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from pipeline.engines.errors import InvalidResponse, ModelError, Overlong, Retryable
 from pipeline.errors import InvalidRequest
 from pipeline.messages import ChatMessage, JobSpec, StopReason, Turn
 from workers.agent.call_formats import CallError, ToolCall
@@ -29,7 +30,6 @@ from workers.agent.seeds import call_seed
 from workers.agent.tool_calls import ParsedTurn, parse_turn
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.llm.backend import Caps, GenRequest, GenResult, Model
-from workers.llm.errors import InvalidResponse, ModelError, Overlong, Retryable
 from workers.llm.ratio import ratio_bias
 from workers.tools.base import ToolOverran, ToolResult, ToolSet
 

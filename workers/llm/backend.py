@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from pipeline.engines.control import EngineControl
 from pipeline.messages import Sampling
 
 Finish = Literal["stop", "length", "abort"]
 """`stop`: end token or stop string; `length`: budget or context used up; `abort`: ended from outside, what came so far is given."""
-PauseMode = Literal["keep", "abort", "wait"]
-"""`keep`: calls in flight freeze; `abort`: they return what they have; `wait`: they finish first."""
 VersionSource = Literal["spans", "stamped", "assumed"]
-"""How the spans of an answer are known: from the server; the label before the call (the older one counts); nobody said."""
+"""How the spans of an answer are known: from the server; the label before the call (the older one counts); the caller's belief."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +35,8 @@ class GenRequest:
     stop: tuple[str, ...] = ()
     cache_salt: str | None = None
     """Prefix caches are shared only among equal salts: the policy version goes in here."""
+    believed_version: str = "unknown"
+    """Label of the weights as the caller knows it: what tokens bear whose server says nothing of its weights."""
     priority: int = 0
     session_id: str | None = None
     extra_args: Mapping[str, object] | None = None
@@ -95,19 +96,6 @@ class Caps:
     """New calls get 503 while it is paused with `abort` or `wait`, instead of waiting."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """One look at a server."""
-
-    alive: bool
-    paused: bool
-    version: str
-    """Label of its weights; empty when it does not say."""
-    running: int
-    waiting: int
-    detail: str = ""
-
-
 class Model(Protocol):
     """What an agent calls: one server, or a pool that looks like one."""
 
@@ -125,30 +113,11 @@ class Model(Protocol):
 
 
 class Backend(Model, Protocol):
-    """An inference server. All calls raise `errors.ModelError` and nothing else, `CancelledError` aside."""
+    """An inference server. All calls raise `ModelError` and nothing else, `CancelledError` aside."""
 
-    async def pause(self, mode: PauseMode) -> None:
-        """Stop sampling. With `keep` and `wait` no token is lost. The prefix cache is cleared."""
-        ...
-
-    async def resume(self) -> None:
-        """Sample again."""
-        ...
-
-    async def set_version(self, version: str) -> None:
-        """Label the weights that are loaded now."""
-        ...
-
-    async def version(self) -> str:
-        """The label; empty when the server does not report one."""
-        ...
-
-    async def reset_cache(self) -> bool:
-        """Forget cached prefixes; False when running calls hold them."""
-        ...
-
-    async def health(self) -> Health:
-        """One look; an unreachable server is an answer, not an error."""
+    @property
+    def control(self) -> EngineControl:
+        """Pause, label, flush and look."""
         ...
 
     async def close(self) -> None:

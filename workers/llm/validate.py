@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from pipeline.engines.errors import InvalidResponse
 from workers.llm.backend import Finish, Span
-from workers.llm.errors import InvalidResponse
 
 MAX_ID = 2**32 - 1
 LOWEST_LOGPROB = -9000.0

@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from pipeline.engines.errors import InvalidResponse, ModelError, Overlong, Refused, Retryable
+from pipeline.engines.exchange import ABSENT, Exchange
+from pipeline.engines.vllm import VllmControl
 from pipeline.messages import Sampling
 from workers.llm import vllm_wire as wire
-from workers.llm.backend import Caps, GenRequest, GenResult, Health, PauseMode, Span, VersionSource
-from workers.llm.errors import InvalidResponse, ModelError, Overlong, Refused, Retryable
-from workers.llm.exchange import ABSENT, CONTROL_TIMEOUT_S, Exchange
+from workers.llm.backend import Caps, GenRequest, GenResult, Span, VersionSource
 from workers.llm.gathered import Gathered
 
-HEALTH_TIMEOUT_S = 5.0
 PROBE_TIMEOUT_S = 60.0
 """The first generation after a cold start has been seen to take 15 s."""
 END_CALL_TIMEOUT_S = 0.5
@@ -57,7 +57,7 @@ class VllmBackend:
         self._caps: Caps | None = None
         self._probing = asyncio.Lock()
         self._in_flight: dict[str, asyncio.Task[object]] = {}
-        self._assumed_version = "unknown"
+        self.control = VllmControl(self._http)
         self._abort_ids: Gathered[str] = Gathered(self._post_abort, "abort model calls")
 
     async def __aenter__(self) -> Self:
@@ -93,11 +93,11 @@ class VllmBackend:
         if len(request.prompt_ids) + 1 > caps.max_model_len:
             raise Overlong(len(request.prompt_ids), caps.max_model_len)
         stamped = caps.reports_version and not caps.has_spans
-        before = await self.version() if stamped else self._assumed_version
+        before = await self.control.version() if stamped else request.believed_version
         started = time.monotonic()
         answer = await self._answer(request, caps, timeout_s)
         seconds = time.monotonic() - started
-        after = await self.version() if stamped else ""
+        after = await self.control.version() if stamped else ""
         spans, source = _spans_of(answer, before, stamped=stamped)
         return GenResult(
             output_ids=answer.output_ids,
@@ -169,58 +169,7 @@ class VllmBackend:
         if self._caps is not None:
             await self._http.post(self._caps.abort_path, {"request_ids": [*ids]}, parse=False)
 
-    # ---- control
-
-    async def pause(self, mode: PauseMode) -> None:
-        """Stop sampling; the cache is cleared so that nothing old meets new weights. With `wait` this takes as long as the calls do."""
-        query = {"mode": mode, "clear_cache": "true"}
-        await self._http.post("/pause", query=query, timeout_s=None if mode == "wait" else CONTROL_TIMEOUT_S, parse=False)
-
-    async def resume(self) -> None:
-        """Sample again."""
-        await self._http.post("/resume", parse=False)
-
-    async def set_version(self, version: str) -> None:
-        """Label the loaded weights; on a server that keeps no label it is remembered here."""
-        self._assumed_version = version
-        if (await self.probe()).reports_version:
-            await self._http.post("/update_weight_version", {"new_version": version})
-
-    async def version(self) -> str:
-        """The label of the loaded weights; empty when the server does not report one."""
-        payload = await self._http.get_if_there("/weight_info")
-        match payload:
-            case None:
-                return ""
-            case {"weight_version": str(version)} if version:
-                return version
-            case other:
-                raise InvalidResponse("version", f"expected a weight_version, got {other!r:.80}", server=self.url)
-
-    async def reset_cache(self) -> bool:
-        """Forget cached prefixes; False when running calls hold them."""
-        payload = await self._http.post("/reset_prefix_cache", parse=False)
-        return not (isinstance(payload, dict) and payload.get("success") is False)
-
-    async def health(self) -> Health:
-        """One look. Anything but a 200 of `/health` within its time is `alive=False`, with what came as the detail."""
-        try:
-            async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                await self._http.get("/health", parse=False)
-                paused = await self._http.get_if_there("/is_paused")
-                version = await self.version()
-                load = _gauges(await self._http.get("/metrics", parse=False))
-        except TimeoutError:
-            return Health(alive=False, paused=False, version="", running=0, waiting=0, detail=f"no answer within {HEALTH_TIMEOUT_S:g} s")
-        except ModelError as error:
-            return Health(alive=False, paused=False, version="", running=0, waiting=0, detail=str(error))
-        return Health(
-            alive=True,
-            paused=isinstance(paused, dict) and paused.get("is_paused") is True,
-            version=version,
-            running=load.get("vllm:num_requests_running", 0),
-            waiting=load.get("vllm:num_requests_waiting", 0),
-        )
+    # ---- the chat template
 
     async def render_chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **template_kwargs: Any) -> list[int]:
         """Ids that the server's own chat template gives for a dialogue, generation prompt included (`/tokenize`).
@@ -330,17 +279,6 @@ def _told(error: InvalidResponse, payload: object, server: str) -> ModelError:
             return Retryable("engine_failed", server, "the engine ended the call with an error")
         case _:
             return InvalidResponse(error.check, error.detail, server=server)
-
-
-_SAMPLE = re.compile(r"^(vllm:[a-z_]+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
-
-
-def _gauges(exposition: object) -> dict[str, int]:
-    """Sums over labels of the samples of a Prometheus page."""
-    totals: dict[str, int] = {}
-    for name, value in _SAMPLE.findall(exposition if isinstance(exposition, str) else ""):
-        totals[name] = totals.get(name, 0) + int(float(value))
-    return totals
 
 
 def _version_tuple(text: str) -> tuple[int, ...]:

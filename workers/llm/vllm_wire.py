@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipeline.engines.errors import InvalidResponse
 from workers.llm import validate
 from workers.llm.backend import Finish, GenRequest, Span
-from workers.llm.errors import InvalidResponse
 
 Body = dict[str, Any]
 """JSON object; Any because it is a tree of plain values read or written at once."""

@@ -23,11 +23,11 @@ import redis
 import structlog
 
 from pipeline.attempts import End, GivenUp, Settled
+from pipeline.engines.errors import ModelError
 from pipeline.errors import BodyTooLarge, BrokerError, BrokerUnreachable, DamagedBody, InvalidRequest, NewerMessage
 from pipeline.messages import Failure, Outcome, Settlement, Stage
 from workers.graders.errors import GraderError
 from workers.handlers.base import Ended, EnvironmentGone, NoSandboxes, StageContext, TaskHandler, failed_hook
-from workers.llm.errors import ModelError
 from workers.sandbox.errors import SandboxError
 
 log = structlog.get_logger(__name__)

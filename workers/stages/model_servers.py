@@ -21,10 +21,10 @@ from typing import Self, TypeVar
 import redis
 import structlog
 
+from pipeline.engines.errors import InvalidResponse, ModelError, Retryable, RetryReason
 from pipeline.errors import BrokerError, BrokerUnreachable
 from pipeline.inference_pool import Assignment, InferencePool
 from workers.llm.backend import Caps, GenRequest, GenResult
-from workers.llm.errors import InvalidResponse, ModelError, Retryable, RetryReason
 from workers.llm.gathered import Gathered
 from workers.llm.vllm import VllmBackend
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.engines import InvalidResponse, Overlong, Refused, Retryable
 from pipeline.testing.wait import wait_until
 from tests.contract.llm.conftest import PROMPT, Pair, a_request, scripted
-from workers.llm import InvalidResponse, Overlong, Refused, Retryable, Span, VllmBackend
+from workers.llm import Span, VllmBackend
 from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
 from workers.llm.scripted.distribution import token_logprobs
 from workers.llm.scripted.faults import Corruption
@@ -116,16 +117,16 @@ async def test_a_call_that_takes_too_long_is_ended_and_may_be_retried(pair: Pair
 
 
 async def test_keep_freezes_a_call_and_its_tokens_bear_the_version_they_came_under(pair: Pair) -> None:
-    await pair.client.set_version("1.0")
+    await pair.client.control.set_version("1.0")
     before = pair.server.engine.generation_tokens
     call = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:100], delay_ms=10), timeout_s=30))
     await wait_until(lambda: pair.server.engine.generation_tokens > before, "tokens come out")
 
-    await pair.client.pause("keep")
-    assert (await pair.client.health()).paused
-    await pair.client.set_version("1.1")
+    await pair.client.control.pause("keep")
+    assert (await pair.client.control.health()).paused
+    await pair.client.control.set_version("1.1")
     assert not call.done()
-    await pair.client.resume()
+    await pair.client.control.resume()
 
     result = await call
     assert result.output_ids[:-1] == SCRIPT[:100]
@@ -141,28 +142,28 @@ async def test_a_pause_that_aborts_hands_over_partial_answers(pair: Pair) -> Non
     call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, delay_ms=20), timeout_s=30))
     await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
 
-    await pair.client.pause("abort")
+    await pair.client.control.pause("abort")
 
     result = await call
     assert result.finish == "abort"
     assert result.output_ids == SCRIPT[: len(result.output_ids)]
-    await pair.client.resume()
+    await pair.client.control.resume()
 
 
 async def test_a_pause_that_waits_lets_calls_finish(pair: Pair) -> None:
     call = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:40], delay_ms=3), timeout_s=30))
     await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
 
-    await pair.client.pause("wait")
+    await pair.client.control.pause("wait")
 
     await wait_until(call.done, "the call is done when the pause is there")
     assert call.result().finish == "stop"
-    await pair.client.resume()
+    await pair.client.control.resume()
 
 
 async def test_a_call_during_a_pause_waits_or_is_refused_for_now(pair: Pair) -> None:
     caps = await pair.client.probe()
-    await pair.client.pause("abort")
+    await pair.client.control.pause("abort")
     call = asyncio.create_task(pair.client.generate(scripted([5, 6]), timeout_s=30))
 
     if caps.rejects_while_paused:
@@ -172,8 +173,8 @@ async def test_a_call_during_a_pause_waits_or_is_refused_for_now(pair: Pair) -> 
     else:
         await wait_until(pair.server.engine.request_ids, "the call has arrived")
         assert not call.done()
-        assert (await pair.client.health()).waiting == 0
-    await pair.client.resume()
+        assert (await pair.client.control.health()).waiting == 0
+    await pair.client.control.resume()
     if not caps.rejects_while_paused:
         assert (await call).output_ids[:2] == [5, 6]
 
@@ -193,10 +194,10 @@ async def test_a_flush_empties_the_cache_unless_calls_hold_it(pair: Pair) -> Non
     call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, "slow", delay_ms=20), timeout_s=30))
     await wait_until(lambda: pair.server.engine.n_running == 1, "a call runs")
 
-    refused = await pair.client.reset_cache()
+    refused = await pair.client.control.reset_cache()
     await pair.client.abort("slow")
     await call
-    done = await pair.client.reset_cache()
+    done = await pair.client.control.reset_cache()
 
     assert (refused, done) == (False, True)
     assert (await pair.client.generate(a_request("b", prompt_ids=PROMPT * 2), timeout_s=10)).cached_tokens == 0
@@ -315,7 +316,7 @@ async def test_a_server_that_dies_during_a_call_is_told_and_seen(pair: Pair) -> 
     with pytest.raises(Retryable) as caught:
         await call
     assert caught.value.reason in ("closed", "unreachable")
-    health = await pair.client.health()
+    health = await pair.client.control.health()
     assert (health.alive, bool(health.detail)) == (False, True)
 
 
@@ -344,9 +345,9 @@ async def test_one_id_sent_twice_is_two_calls(pair: Pair) -> None:
 
 
 async def test_the_version_is_what_was_set(pair: Pair) -> None:
-    assert await pair.client.version() == "default"
+    assert await pair.client.control.version() == "default"
 
-    await pair.client.set_version("2.17")
+    await pair.client.control.set_version("2.17")
 
-    assert await pair.client.version() == "2.17"
+    assert await pair.client.control.version() == "2.17"
     assert (await pair.client.generate(a_request(), timeout_s=10)).spans[0].version == "2.17"

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from pipeline.engines import InvalidResponse, Refused, Retryable
 from pipeline.testing.wait import wait_until
 from tests.contract.llm.conftest import PROBLEMS, Pair, a_request, scripted
-from workers.llm import Refused, Retryable, VllmBackend
+from workers.llm import VllmBackend
 from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
 
 
@@ -68,19 +69,18 @@ async def test_without_an_abort_route_the_connection_is_closed_instead() -> None
         await wait_until(lambda: not server.engine.request_ids(), "the server has no call", timeout_s=2)
 
 
-async def test_without_version_routes_tokens_bear_the_label_that_was_set_here() -> None:
+async def test_without_version_routes_tokens_bear_the_label_that_the_caller_knows() -> None:
     async with ScriptedServer(ServerOptions(scale_out=False, dev_mode=False)) as server, VllmBackend(server.url) as client:
         before = await client.generate(a_request("a"), timeout_s=10)
-        await client.set_version("1.3")
-        after = await client.generate(a_request("b"), timeout_s=10)
+        labelled = await client.control.set_version("1.3")
+        after = await client.generate(a_request("b", believed_version="1.3"), timeout_s=10)
 
+    assert not labelled
     assert [result.version_source for result in (before, after)] == ["assumed", "assumed"]
     assert (before.spans[0].version, after.spans[0].version) == ("unknown", "1.3")
 
 
 async def test_a_model_the_server_does_not_have_is_told_at_once() -> None:
-    from workers.llm import InvalidResponse
-
     async with ScriptedServer() as server, VllmBackend(server.url, model="another") as client:
         with pytest.raises(InvalidResponse, match="another"):
             await client.probe()
@@ -106,7 +106,7 @@ async def test_nobody_at_the_address_may_be_tried_again() -> None:
         with pytest.raises(Retryable) as caught:
             await client.probe()
         assert caught.value.reason == "unreachable"
-        assert not (await client.health()).alive
+        assert not (await client.control.health()).alive
 
 
 async def test_an_idle_connection_that_the_server_closes_costs_no_call() -> None:
@@ -120,10 +120,10 @@ async def test_weights_swapped_under_a_cached_prefix_show_in_the_logprobs_unless
     """vLLM keeps cached prefixes over a change of weights: without a flush or a salt, answers are of neither version."""
     prompt = newest.server.tokenizer.encode("word " * 200)
     await newest.client.generate(scripted([5, 6, 7], "old", prompt_ids=prompt), timeout_s=10)
-    await newest.client.set_version("new")
+    await newest.client.control.set_version("new")
     stale = await newest.client.generate(scripted([5, 6, 7], "stale", prompt_ids=prompt), timeout_s=10)
     salted = await newest.client.generate(scripted([5, 6, 7], "salted", prompt_ids=prompt, cache_salt="new"), timeout_s=10)
-    await newest.client.reset_cache()
+    await newest.client.control.reset_cache()
     fresh = await newest.client.generate(scripted([5, 6, 7], "fresh", prompt_ids=prompt), timeout_s=10)
 
     assert stale.logprobs != fresh.logprobs

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.engines import InvalidResponse, Refused, Retryable
 from pipeline.errors import InvalidRequest, JobCancelled
 from pipeline.messages import ChatMessage, JobSpec, Json, Limits, Sampling, StopReason, Trajectory
 from pipeline.testing.builders import a_job, a_template
@@ -30,7 +31,7 @@ from workers.agent import (
     run_agent,
 )
 from workers.agent.renderer import THINKING_DROPPED
-from workers.llm import GenRequest, GenResult, InvalidResponse, Refused, Retryable
+from workers.llm import GenRequest, GenResult
 from workers.llm.scripted import InProcessBackend, Problem, ServerOptions
 from workers.tools.base import Tool, ToolOverran, ToolResult, ToolSet
 from workers.tools.finish import FinishTool
@@ -353,9 +354,9 @@ async def test_a_turn_an_abort_interrupted_goes_on_from_what_it_has_under_anothe
     running = asyncio.create_task(scene.run())
     await wait_until(lambda: backend.engine.generation_tokens > 2, "tokens come out")
 
-    await backend.pause("abort")
-    await backend.set_version("2.0")
-    await backend.resume()
+    await backend.engine.pause("abort", clear_cache=True)
+    backend.engine.set_version("2.0")
+    backend.engine.resume()
 
     end = await running
     first, second = scene.trajectory().turns

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.engines import InvalidResponse
 from pipeline.messages import Sampling
-from workers.llm import GenRequest, InvalidResponse, Span
+from workers.llm import GenRequest, Span
 from workers.llm.ratio import ratio_bias
 from workers.llm.validate import check_logprobs, check_spans
 from workers.llm.vllm_wire import abort_ids, completions_body, generate_body, parse_completions, parse_generate

@@ -1,4 +1,4 @@
-"""The scripted engine as a `Backend` without HTTP: for tests of the agent, and for benchmarks that leave the wire out.
+"""The scripted engine as a `Model` without HTTP: for tests of the agent, and for benchmarks that leave the wire out.
 
 What the model says can be given line by line; after the last line the policy speaks.
 """
@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from workers.llm.backend import Caps, GenRequest, GenResult, Health, PauseMode, Span
-from workers.llm.errors import ModelError, Overlong, Retryable
+from pipeline.engines.errors import ModelError, Overlong, Retryable
+from workers.llm.backend import Caps, GenRequest, GenResult, Span
 from workers.llm.scripted.engine import Call, Engine, EngineBusyError
 from workers.llm.scripted.options import ServerOptions
 from workers.llm.scripted.policy import Policy
@@ -114,33 +114,6 @@ class InProcessBackend:
     async def abort(self, request_id: str) -> None:
         """End a call."""
         self.engine.abort([request_id])
-
-    async def pause(self, mode: PauseMode) -> None:
-        """Stop sampling."""
-        await self.engine.pause(mode, clear_cache=True)
-
-    async def resume(self) -> None:
-        """Sample again."""
-        self.engine.resume()
-
-    async def set_version(self, version: str) -> None:
-        """Label the weights."""
-        self.engine.set_version(version)
-
-    async def version(self) -> str:
-        """The label."""
-        return self.engine.version
-
-    async def reset_cache(self) -> bool:
-        """Forget prefixes."""
-        self.engine.cache.clear()
-        return True
-
-    async def health(self) -> Health:
-        """Always alive."""
-        engine = self.engine
-        paused = engine.paused is not None
-        return Health(alive=True, paused=paused, version=engine.version, running=engine.n_running, waiting=engine.n_waiting)
 
     async def close(self) -> None:
         """Nothing to give back."""

@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from workers.llm.errors import InvalidResponse, ModelError, Refused, Retryable, RetryReason
+from pipeline.engines.errors import InvalidResponse, ModelError, Refused, Retryable, RetryReason
 
 KEEPALIVE_S = 4.0
 """Below the 5.0 s after which vLLM closes an idle connection."""

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from workers.llm.errors import InvalidResponse, Refused, Retryable
-from workers.llm.exchange import LONGEST_RETRY_AFTER_S, Exchange
+from pipeline.engines.errors import InvalidResponse, Refused, Retryable
+from pipeline.engines.exchange import LONGEST_RETRY_AFTER_S, Exchange
 
 BOUND = 1024 * 1024
 

@@ -1,0 +1,55 @@
+"""What is asked of an engine beside tokens: stop and go on, which weights it holds, how busy it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+PauseMode = Literal["keep", "abort", "wait"]
+"""`keep`: calls in flight freeze; `abort`: they return what they have; `wait`: they finish first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """One look at a server."""
+
+    alive: bool
+    paused: bool = False
+    version: str = ""
+    """Label of its weights; empty when it does not say."""
+    running: int = 0
+    waiting: int = 0
+    kv_used: float = -1.0
+    """Share of the KV cache in use, 0 to 1; -1 = it does not say."""
+    started: str = ""
+    """Names this start of the server: another one after a restart. Empty when it does not say."""
+    detail: str = ""
+    """Why it is not alive."""
+
+
+class EngineControl(Protocol):
+    """An engine's control. All calls raise `errors.ModelError` and nothing else, `CancelledError` aside."""
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop sampling. With `keep` and `wait` no token is lost. The prefix cache is cleared."""
+        ...
+
+    async def resume(self) -> None:
+        """Sample again."""
+        ...
+
+    async def set_version(self, version: str) -> bool:
+        """Label the weights that are loaded now; False where the server keeps no label."""
+        ...
+
+    async def version(self) -> str:
+        """The label; empty when the server does not report one."""
+        ...
+
+    async def reset_cache(self) -> bool:
+        """Forget cached prefixes; False when running calls hold them."""
+        ...
+
+    async def health(self) -> Health:
+        """One look; an unreachable server is an answer, not an error."""
+        ...

@@ -252,6 +252,9 @@ class Turn:
     tool_calls: int = 0
     tool_errors: int = 0
     """Calls that could not be parsed or that no tool takes."""
+    checksum: int = -1
+    """CRC-32 of all ids of its segment up to `end`, continued over the logprobs of its own tokens, made from the server's answer; -1 = none
+    was made. Whoever holds the record can see that neither ids nor logprobs changed on the way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ Invariants (promises 5 and 6 of the design):
   4. Version spans cover exactly the sampled tokens, in order.
   5. A prompt that begins with all that is recorded extends the segment; any other begins a new one, which says why and what it shares.
   6. The deltas handed to the journal, put together again, are the trajectory.
+  7. Each turn carries the checksum of what it was given and what it sampled (`turn_checksum.py`), made when the answer came.
 
 Legend for array shapes: T tokens of one segment.
 """
@@ -21,6 +22,7 @@ import numpy as np
 
 from pipeline.messages import F32, U8, U32, ChatMessage, Json, Segment, StopReason, Trajectory, Turn, VersionSpan
 from workers.agent.renderer import first_difference
+from workers.agent.turn_checksum import add_ids, turn_checksum
 from workers.llm.backend import GenResult
 
 NAN = float("nan")
@@ -68,16 +70,19 @@ class _OpenSegment:
         self.logprobs = array("f")
         self.versions: list[VersionSpan] = []
         self.turns: list[tuple[int, int]] = []
+        self.ids_checksum = 0
         self.journalled = 0
 
     def add_context(self, ids: Sequence[int]) -> None:
         self.ids.extend(ids)
+        self.ids_checksum = add_ids(self.ids_checksum, ids)
         self.sampled.extend(bytes(len(ids)))
         self.loss.extend(bytes(len(ids)))
         self.logprobs.extend([NAN] * len(ids))
 
     def add_sampled(self, ids: Sequence[int], logprobs: Sequence[float], *, train: bool) -> None:
         self.ids.extend(ids)
+        self.ids_checksum = add_ids(self.ids_checksum, ids)
         self.sampled.extend(b"\x01" * len(ids))
         self.loss.extend((b"\x01" if train else b"\x00") * len(ids))
         self.logprobs.extend(logprobs)
@@ -167,16 +172,24 @@ class TrajectoryRecorder:
         recorded = self._segments[-1].ids
         fork = first_difference(recorded, ids)
         if fork is None:
-            self._segments[-1].add_context(ids[len(recorded) :])
+            self._extend(ids)
             return
         self._segments.append(_OpenSegment(began or PROMPT_DIVERGED, len(self._segments) - 1, fork))
         self._segments[-1].add_context(ids)
+
+    def _extend(self, ids: Sequence[int]) -> None:
+        segment = self._segments[-1]
+        at = len(segment.ids)
+        segment.add_context(ids[at:])
+        if segment.parent >= 0 and segment.fork == at and not any(segment.sampled):  # so far it was a part of its parent, whole
+            fork = first_difference(segment.ids, self._segments[segment.parent].ids)
+            segment.fork = len(segment.ids) if fork is None else fork
 
     def add_call(self, result: GenResult, turn: Turn, *, train: bool = True) -> None:
         """Take what a call sampled.
 
         Args:
-            turn: its record; `segment`, `start` and `end` are set here.
+            turn: its record; `segment`, `start`, `end` and `checksum` are set here.
             train: whether its tokens may enter the loss.
         """
         segment = self._segments[-1]
@@ -188,7 +201,8 @@ class TrajectoryRecorder:
             segment.turns[-1] = (segment.turns[-1][0], end)
         else:
             segment.turns.append((start, end))
-        self._turns.append(replace(turn, segment=len(self._segments) - 1, start=start, end=end))
+        checksum = turn_checksum(segment.ids_checksum, result.logprobs)
+        self._turns.append(replace(turn, segment=len(self._segments) - 1, start=start, end=end, checksum=checksum))
 
     def end_turn(self, *, tools_s: float, tool_calls: int, tool_errors: int) -> None:
         """Complete the last call's record with what the environment did."""
@@ -254,7 +268,9 @@ class TrajectoryRecorder:
         if part.segment != len(self._segments) - 1 or part.at != len(self._segments[-1].ids):
             raise ValueError(f"delta of segment {part.segment} at {part.at} does not continue what is there")
         segment = self._segments[-1]
+        segment.fork = part.fork
         segment.ids.extend(part.token_ids.tolist())
+        segment.ids_checksum = add_ids(segment.ids_checksum, part.token_ids)
         segment.sampled.extend(part.sampled_mask.tobytes())
         segment.loss.extend(part.loss_mask.tobytes())
         segment.logprobs.extend(part.logprobs.tolist())

@@ -93,7 +93,24 @@ def _call(body: Body, prompt: object, raw: Body, extra: object, request_id: str,
         allowed_token_ids=tuple(_ids(raw.get("allowed_token_ids") or [], "allowed_token_ids", tokenizer.vocab_size)),
         script=None if script is None else tuple(_ids(script, "script", tokenizer.vocab_size)),
         delay_s=None if delay_ms is None else delay_ms / 1000,
+        scores_prompt=_scores_prompt(raw),
+        scored_ids=_scored_ids(raw, tokenizer.vocab_size),
     )
+
+
+def _scores_prompt(raw: Body) -> bool:
+    """`prompt_logprobs`; this server knows the probability of the token that stands there, and of no other."""
+    asked = raw.get("prompt_logprobs")
+    if asked is not None and (type(asked) is not int or asked != 0):
+        raise BadRequestError(f"Requested prompt logprobs of {asked}, which is greater than max allowed: 0", param="prompt_logprobs")
+    return asked is not None
+
+
+def _scored_ids(raw: Body, vocab_size: int) -> tuple[int, ...]:
+    ids = tuple(_ids(raw.get("logprob_token_ids") or [], "logprob_token_ids", vocab_size))
+    if ids and raw.get("logprobs") != len(ids):
+        raise BadRequestError("logprobs must equal len(logprob_token_ids) when both are set", param="logprob_token_ids")
+    return ids
 
 
 def _ids(value: object, param: str, vocab_size: int) -> list[int]:
@@ -131,8 +148,10 @@ def write_generate(body: Body, call: Call, output: Output, wire: WireVersion) ->
     choice: Body = {"index": 0, "finish_reason": output.finish, "token_ids": output.token_ids, "logprobs": None}
     if sampling.get("logprobs") is not None:
         entry = _entry_by_text if wire == "0.31" else _entry_by_id
-        choice["logprobs"] = {"content": [entry(id_, lp) for id_, lp in zip(output.token_ids, output.logprobs, strict=True)]}
+        most = max(1, sampling["logprobs"])
+        choice["logprobs"] = {"content": [entry(id_, lp, top, most) for id_, lp, top in _places(output)]}
     answer: Body = {"request_id": call.request_id, "usage": _usage(call, output), "choices": [choice]}
+    answer["prompt_logprobs"] = _prompt_logprobs(call, output)
     if body.get("return_token_ids"):
         answer["prompt_token_ids"] = list(call.prompt_ids)
     if wire != "0.31":
@@ -156,28 +175,48 @@ def write_completions(body: Body, call: Call, output: Output, wire: WireVersion,
     }
     if body.get("logprobs") is not None:
         by_id = body.get("return_tokens_as_token_ids")
-        names = [f"{TOKEN_TEXT_PREFIX}{id_}" if by_id else tokenizer.decode([id_]) for id_ in output.token_ids]
+        names = [_name(id_, tokenizer, by_id) for id_ in output.token_ids]
         choice["logprobs"] = {
             "tokens": names,
             "token_logprobs": output.logprobs,
-            "top_logprobs": [{name: lp} for name, lp in zip(names, output.logprobs, strict=True)],
+            "top_logprobs": [{_name(i, tokenizer, by_id): lp for i, lp in top.items()} for _, _, top in _places(output)],
             "text_offset": _offsets(output.token_ids, tokenizer),
         }
     if body.get("return_token_ids"):
         choice["token_ids"], choice["prompt_token_ids"] = output.token_ids, list(call.prompt_ids)
     if wire == "0.33" and body.get("return_weight_versions"):
         choice["weight_versions"] = _spans(output)
+    choice["prompt_logprobs"] = _prompt_logprobs(call, output)
     name = call.request_id.removesuffix("-0")
     return {"id": name, "object": "text_completion", "model": model, "choices": [choice], "usage": _usage(call, output)}
 
 
-def _entry_by_id(id_: int, logprob: float) -> Body:
-    return {"token_id": id_, "logprob": logprob, "rank": 1, "top_logprobs": [{"token_id": id_, "logprob": logprob, "rank": 1}]}
+def _places(output: Output) -> list[tuple[int, float, dict[int, float]]]:
+    """Each token, its logprob, and the logprobs of it and of the tokens asked for, the sampled one first."""
+    scored = output.scored or [{}] * len(output.token_ids)
+    return [(i, lp, {i: lp} | more) for i, lp, more in zip(output.token_ids, output.logprobs, scored, strict=True)]
 
 
-def _entry_by_text(id_: int, logprob: float) -> Body:
-    name = f"{TOKEN_TEXT_PREFIX}{id_}"
-    return {"token": name, "logprob": logprob, "bytes": None, "top_logprobs": [{"token": name, "logprob": logprob, "bytes": None}]}
+def _entry_by_id(id_: int, logprob: float, top: dict[int, float], most: int) -> Body:
+    listed = [{"token_id": i, "logprob": lp, "rank": 1} for i, lp in [*top.items()][:most]]
+    return {"token_id": id_, "logprob": logprob, "rank": 1, "top_logprobs": listed}
+
+
+def _entry_by_text(id_: int, logprob: float, top: dict[int, float], most: int) -> Body:
+    listed = [{"token": f"{TOKEN_TEXT_PREFIX}{i}", "logprob": lp, "bytes": None} for i, lp in [*top.items()][:most]]
+    return {"token": f"{TOKEN_TEXT_PREFIX}{id_}", "logprob": logprob, "bytes": None, "top_logprobs": listed}
+
+
+def _name(id_: int, tokenizer: Tokenizer, by_id: object) -> str:
+    return f"{TOKEN_TEXT_PREFIX}{id_}" if by_id else tokenizer.decode([id_])
+
+
+def _prompt_logprobs(call: Call, output: Output) -> list[Body | None] | None:
+    """One entry a token of the prompt; the first has none."""
+    if output.prompt_logprobs is None:
+        return None
+    pairs = zip(call.prompt_ids[1:], output.prompt_logprobs, strict=True)
+    return [None, *({str(id_): {"logprob": lp, "rank": 1, "decoded_token": None}} for id_, lp in pairs)]
 
 
 def _spans(output: Output) -> list[Body]:

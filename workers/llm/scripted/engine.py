@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.messages import Sampling
-from workers.llm.scripted.distribution import forced_logprob, token_logprobs
+from workers.llm.scripted.distribution import LogprobsMode, forced_logprob, token_logprobs
 from workers.llm.scripted.options import Latency, ServerOptions
 from workers.llm.scripted.policy import Policy
 from workers.llm.scripted.prefix_cache import PrefixCache
@@ -61,6 +61,10 @@ class Call:
     """Ids to say, instead of asking the policy."""
     delay_s: float | None = None
     """Time of each token, instead of the server's latency."""
+    scores_prompt: bool = False
+    """Whether the logprobs of the prompt's own tokens are wanted."""
+    scored_ids: tuple[int, ...] = ()
+    """Tokens whose logprobs are wanted at each place beside that of the sampled one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,10 @@ class Output:
     spans: list[tuple[str, int, int]]
     """Version, start, end."""
     cached_tokens: int
+    prompt_logprobs: list[float] | None = None
+    """Of the prompt's tokens but the first, raw whatever the mode, as in vLLM; None = not asked for."""
+    scored: list[dict[int, float]] | None = None
+    """At each place the tokens asked for and their logprobs."""
 
 
 class _Running:
@@ -326,6 +334,7 @@ class Engine:
         else:
             logprobs = token_logprobs(call.prompt_ids, ids, weights, call.sampling, mode=mode, vocab_size=vocab_size)
         self.cache.add([*call.prompt_ids, *ids], call.cache_salt, self.version)
+        prompt = call.prompt_ids
         return Output(
             token_ids=ids,
             logprobs=logprobs,
@@ -333,7 +342,19 @@ class Engine:
             stop_reason=running.stop_reason if whole else None,
             spans=spans,
             cached_tokens=cached,
+            prompt_logprobs=self._score(prompt[:1], prompt[1:], running.marks[0][1], call, "raw") if call.scores_prompt else None,
+            scored=[
+                {id_: self._score([*prompt, *ids[:place]], [id_], weights[place], call, mode)[0] for id_ in call.scored_ids}
+                for place in range(n_out)
+            ]
+            if call.scored_ids
+            else None,
         )
+
+    def _score(self, before: Sequence[int], ids: Sequence[int], weights: str, call: Call, mode: LogprobsMode) -> list[float]:
+        """Logprobs of given tokens where they stand."""
+        vocab_size = self._tokenizer.vocab_size
+        return token_logprobs(before, ids, [weights] * len(ids), call.sampling, mode=mode, vocab_size=vocab_size)
 
     # ---- control
 

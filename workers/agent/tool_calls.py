@@ -6,7 +6,8 @@ Invariants:
   2. What stands inside a thought is no call.
   3. Every value of a call can be packed for the queue: no lone surrogates, no numbers beyond 64 bits or beyond finite.
 
-The text is read once from left to right. A call's own syntax is read by its format, so a tag inside a JSON string closes nothing.
+The text is read once from left to right, in linear time. A call's own syntax is read by its format (`call_formats/`), so a tag inside a
+JSON string closes nothing, and a call inside a broken call's string is none.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pipeline.messages import Json
-from workers.agent.call_formats import FORMATS, CallError, Item, Reader, ToolCall
+from workers.agent.call_formats import FORMATS, CallError, Item, ToolCall
 from workers.llm import chatml
 
 Format = Literal["hermes", "qwen3_coder", "llama3_json"]
 MOST_ITEMS = 256
-"""Calls and faults of one turn that are read. Each fault looks for its end through the rest of the text: a model stuck on an opening tag
-would otherwise hold the event loop, and with it every other job of the worker, for the square of its length."""
+"""Calls and faults of one turn that are read: more are a model stuck on a tag, and each has a message."""
 
 
 class ParsedTurn:
@@ -71,15 +71,15 @@ def parse_turn(
         format: how the model writes calls.
         in_thought: whether the prompt had opened a thought; None = not known, then a closing tag without an opening one tells.
     """
-    reader = FORMATS[format](tools, truncated=finish != "stop")
+    reader = FORMATS[format](text, tools, truncated=finish != "stop")
     marks = re.compile("|".join(re.escape(mark) for mark in (chatml.THINK_OPEN, chatml.THINK_CLOSE, *reader.marks)))
     content: list[str] = []
     thoughts: list[str] = []
     items: list[Item] = []
-    place = 0
+    place, is_beginning = 0, True
     thinking = in_thought is True
     if not thinking:
-        items, place = reader.at_start(text)
+        items, place = reader.unmarked(0)
     while True:
         if thinking:
             end = text.find(chatml.THINK_CLOSE, place)
@@ -87,34 +87,38 @@ def parse_turn(
             if end < 0:
                 return _turn(content, thoughts, items, in_thought=True)
             place, thinking = end + len(chatml.THINK_CLOSE), False
+            if not items and is_beginning:
+                items, place = reader.unmarked(place)
             continue
         found = marks.search(text, place)
         content.append(text[place:] if found is None else text[place : found.start()])
+        is_beginning = is_beginning and not content[-1].strip()
         if found is None:
             return _turn(content, thoughts, items, in_thought=False)
         place = found.end()
+        closes_unopened = in_thought is None and not thoughts
         if found.group() == chatml.THINK_OPEN:
             thinking = True
+        elif found.group() == chatml.THINK_CLOSE and closes_unopened:
+            thoughts.append(text[: found.start()])
+            content.clear()
+            items, place = reader.unmarked(place)
         elif found.group() == chatml.THINK_CLOSE:
-            if in_thought is None and not thoughts:
-                thoughts.append(text[: found.start()])
-                content.clear()
-                items.clear()
-            else:
-                content.append(found.group())
+            content.append(found.group())
+        elif found.group() == reader.closing:
+            if "{" in content[-1] or "=" in content[-1]:
+                items.append(CallError("malformed", f"{reader.closing} closes nothing: a call begins with {reader.marks[0]}"))
         else:
-            more, place = _read(reader, text, found.start(), found.group(), content[-1])
+            more, place = reader.read(found.start())
+            if closes_unopened and place == len(text) and isinstance(more[-1], CallError):
+                # A thought that was opened in the prompt may speak of the tags and leave one open.
+                close = text.find(chatml.THINK_CLOSE, found.start())
+                if close >= 0:
+                    more, place = [], close
             items.extend(more)
             if len(items) > MOST_ITEMS:
                 rest = CallError("malformed", f"more than {MOST_ITEMS} calls in one turn: the rest was not read")
                 return _turn(content, thoughts, [*items[:MOST_ITEMS], rest], in_thought=False)
-
-
-def _read(reader: Reader, text: str, start: int, mark: str, before: str) -> tuple[list[Item], int]:
-    if mark == reader.closing:
-        stray = CallError("malformed", f"{mark} closes nothing: a call begins with {reader.marks[0]}")
-        return ([stray] if "{" in before or "=" in before else []), start + len(mark)
-    return reader.read(text, start)
 
 
 def _turn(content: Sequence[str], thoughts: Sequence[str], items: Sequence[Item], *, in_thought: bool) -> ParsedTurn:

@@ -84,7 +84,41 @@ HERMES = {
     "in a thought that never ends": (f"<think>\n{hermes(LS)}", []),
     "the thought was opened in the prompt": (f"I try {hermes(LS)} later.\n</think>\n{hermes(LS)}", [GOOD]),
     "nothing at all": ("", []),
+    "a key twice": (hermes('{"name": "bash", "arguments": {"cmd": "ls", "cmd": "rm"}}'), ["malformed"]),
+    "a name twice": (hermes('{"name": "now", "name": "bash", "arguments": {}}'), ["malformed"]),
+    "keys that become one": (hermes('{"name": "bash", "arguments": {"\\ud800": 1, "\\ud801": 2}}'), ["bad_arguments"]),
+    "lists in a list": (hermes(f"[[{LS}]]"), ["malformed"]),
+    "an empty list": (hermes("[]"), ["malformed"]),
+    "an empty name": (hermes('{"name": " ", "arguments": {}}'), ["malformed"]),
+    "a mark of byte order": (hermes("\ufeff" + LS), ["malformed"]),
+    "escapes in keys": (
+        hermes('{"n\\u0061me": "bash", "arguments": {"cm\\u0064": "\\u003c/tool_call>ls"}}'),
+        [("bash", {"cmd": "</tool_call>ls"})],
+    ),
+    "a call in a string of a broken call": (hermes(f"{{'name': 'write', 'arguments': {{'content': '{hermes(LS)}'}}}}"), ["malformed"]),
+    "two calls in a string of a broken call": (hermes(f"{{'name': 'write', 'content': '{hermes(LS, LS)}'}}"), ["malformed"]),
+    "a call in a string that never ends": (f'<tool_call>{{"name": "write, "content": "<tool_call>{LS}', ["malformed"]),
+    "a call between the tags of a broken one": (hermes("first " + hermes(LS)), ["malformed"]),
+    "words after the object, then a call": (f"<tool_call>{LS} so.\n{hermes(LS)}", ["malformed", GOOD]),
+    "a broken call left open, then a thought": (f"<tool_call>oops\n<think>or {hermes(LS)}</think>4", ["malformed"]),
+    "a broken call around a thought": (f"<tool_call>oops\n<think>or {hermes(LS)}</think>\n</tool_call>", ["malformed"]),
+    "the thought of the prompt speaks of an open tag": (f"I write <tool_call> first.\n</think>\n{hermes(LS)}", [GOOD]),
+    "the thought of the prompt has a string that never ends": (f'<tool_call>{{"name": "b </think>{hermes(LS)}', [GOOD]),
+    "the thought of the prompt ends in a call": (f"I try <tool_call>{LS} no.\n</think>The answer is 4.", []),
 }
+
+
+def test_lists_nested_beyond_what_python_walks_are_told() -> None:
+    """Where the JSON reader's own bound is higher than Python's, taking such a value apart was an error of ours."""
+    for depth in (50, 900, 960, 980, 990, 5000):
+        assert calls_in(hermes("[" * depth + LS + "]" * depth)) == ["malformed"], depth
+
+
+def test_what_a_fault_repeats_of_the_model_is_short() -> None:
+    (fault,) = parse_turn(hermes(json.dumps({"name": "x" * 50_000, "arguments": {}})), tools=TOOLS).errors
+
+    assert fault.fault == "unknown_tool"
+    assert len(fault.message) < 300
 
 
 @pytest.mark.parametrize(("text", "expected"), HERMES.values(), ids=list(HERMES))
@@ -163,6 +197,27 @@ CODER = {
     "no function": ("<tool_call>\nls\n</tool_call>", ["malformed"]),
     "empty": ("<tool_call></tool_call>", ["malformed"]),
     "unknown tool": (coder("rm", path="/"), ["unknown_tool"]),
+    "windows line ends": ("<tool_call>\r\n<function=bash>\r\n<parameter=cmd>\r\nls\r\n</parameter>\r\n</function>\r\n</tool_call>", [GOOD]),
+    "a value on the line of its tags": ("<function=bash><parameter=cmd>ls</parameter></function>", [GOOD]),
+    "an empty value": (coder("bash", cmd=""), [("bash", {"cmd": ""})]),
+    "a parameter twice": (
+        "<function=bash>\n<parameter=cmd>\nls\n</parameter>\n<parameter=cmd>\nrm\n</parameter>\n</function>",
+        ["bad_arguments"],
+    ),
+    "a parameter without a name": ("<function=bash>\n<parameter=>\nls\n</parameter>\n</function>", ["bad_arguments"]),
+    "a parameter right after an open one": (
+        "<function=bash>\n<parameter=cmd>\n<parameter=n>\n5\n</parameter>\n</function>",
+        ["malformed"],
+    ),
+    "two calls in a value": (
+        coder("write", path="a", content=coder("now") + coder("now")),
+        [("write", {"path": "a", "content": coder("now") + coder("now")})],
+    ),
+    "calls with parameters in a value": (coder("write", content=coder("bash", cmd="rm") + coder("bash", cmd="rm")), ["malformed"]),
+    "a call in a value that has no end": (f"<tool_call>\n<function=write>\n<parameter=content>\n{coder('now')}", ["malformed"]),
+    "words where a parameter is due, then a call": (f"<tool_call>\n<function=bash>\nls\n{coder('now')}", ["malformed", ("now", {})]),
+    "a name without an end": (f"<function=bash\n{coder('now')}", ["malformed", ("now", {})]),
+    "JSON between the tags": (hermes(LS), ["malformed"]),
     "inside a thought": (
         "<think>\n<function=bash>\n<parameter=cmd>\nrm\n</parameter>\n</function>\n</think>\n" + coder("now"),
         [("now", {})],
@@ -181,6 +236,14 @@ def test_a_coder_call_cut_off_before_its_function_ends_is_never_run() -> None:
         assert calls_in(text[:length], "length", format="qwen3_coder") == ["truncated"], text[:length]
 
 
+def test_a_coder_value_is_text_where_the_schema_allows_text() -> None:
+    tools = {"put": {"properties": {"any": {"type": ["string", "null"]}, "few": {"type": ["integer", "null"]}, "odd": {"type": "date"}}}}
+
+    (call,) = parse_turn(coder("put", any="5", few="None", odd="7"), tools=tools, format="qwen3_coder").calls
+
+    assert call.arguments == {"any": "5", "few": None, "odd": "7"}
+
+
 LLAMA = {
     "two with a semicolon": (
         '<|python_tag|>{"name": "bash", "parameters": {"cmd": "ls; pwd"}};{"name": "now", "parameters": {}}',
@@ -189,6 +252,18 @@ LLAMA = {
     "ended by a tag": ('<|python_start|>{"name": "bash", "parameters": {"cmd": "ls"}}<|python_end|>', [GOOD]),
     "without a tag": ('{"name": "bash", "parameters": {"cmd": "ls"}}', [GOOD]),
     "an answer that is JSON": ('{"answer": 4}', []),
+    "an answer with a name": ('{"name": "Ada", "born": 1815}', []),
+    "without a tag, no tool of the name": ('{"name": "rm", "parameters": {}}', ["unknown_tool"]),
+    "without a tag or parameters": ('{"name": "now"}', [("now", {})]),
+    "without a tag, broken": ('{"name": "bash", "parameters": {"cmd": ls}}', ["malformed"]),
+    "without a tag, after a thought": ('<think>hm</think>\n{"name": "now", "parameters": {}}', [("now", {})]),
+    "without a tag, after words": ('So: {"name": "now", "parameters": {}}', []),
+    "the name as the function": ('{"type": "function", "function": "now", "parameters": {}}', [("now", {})]),
+    "Python after the tag": ("<|python_tag|>print(4)", ["malformed"]),
+    "a tag in a string": (
+        '<|python_tag|>{"name": "bash", "parameters": {"cmd": "<|python_tag|>;<|eom_id|>"}}<|eom_id|>',
+        [("bash", {"cmd": "<|python_tag|>;<|eom_id|>"})],
+    ),
     "broken": ('<|python_tag|>{"name": "bash", }', ["malformed"]),
     "prose": ("The answer is {4}.", []),
 }
@@ -197,6 +272,11 @@ LLAMA = {
 @pytest.mark.parametrize(("text", "expected"), LLAMA.values(), ids=list(LLAMA))
 def test_llama3_json(text: str, expected: list[object]) -> None:
     assert calls_in(text, format="llama3_json") == expected
+
+
+@pytest.mark.parametrize("cut", ["", '{"na', '{"name": "bash", "parameters": {'])
+def test_a_llama_call_that_was_to_be_followed_by_another_says_that_it_was_cut(cut: str) -> None:
+    assert calls_in('<|python_tag|>{"name": "now", "parameters": {}}; ' + cut, "length", format="llama3_json") == [("now", {}), "truncated"]
 
 
 JSON = st.recursive(
@@ -243,8 +323,8 @@ def test_a_model_stuck_on_a_tag_costs_a_moment_and_is_told() -> None:
     """Each unended call was looked for through all that followed: 550 kB of opening tags held the worker's event loop for 46 s."""
     started = time.process_time()
 
-    turn = parse_turn("<tool_call>" * 50_000)
+    turn = parse_turn("<tool_call>" * 100_000)
 
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 1
     assert len(turn.items) == MOST_ITEMS + 1
     assert "the rest was not read" in turn.errors[-1].message

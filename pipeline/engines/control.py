@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+EngineKind = Literal["vllm", "sglang"]
 PauseMode = Literal["keep", "abort", "wait"]
 """`keep`: calls in flight freeze; `abort`: they return what they have; `wait`: they finish first."""
 
@@ -23,6 +24,8 @@ class Health:
     """Share of the KV cache in use, 0 to 1; -1 = it does not say."""
     started: str = ""
     """Names this start of the server: another one after a restart. Empty when it does not say."""
+    kind: EngineKind | Literal[""] = ""
+    """Which server it is; empty when that is not known."""
     detail: str = ""
     """Why it is not alive."""
 
@@ -31,7 +34,11 @@ class EngineControl(Protocol):
     """An engine's control. All calls raise `errors.ModelError` and nothing else, `CancelledError` aside."""
 
     async def pause(self, mode: PauseMode) -> None:
-        """Stop sampling. With `keep` and `wait` no token is lost. The prefix cache is cleared."""
+        """Stop sampling. With `keep` and `wait` no token is lost. The prefix cache is cleared.
+
+        Raises:
+            Unsupported: the server has no pause.
+        """
         ...
 
     async def resume(self) -> None:

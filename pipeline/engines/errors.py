@@ -4,6 +4,7 @@ ModelError                 (retryable: whether the same call can succeed later o
 ├── Overlong               prompt and answer do not fit the context; found before anything is sent; never retried
 ├── Retryable              server away, busy, paused, broken or too slow; nothing of the answer is believed
 ├── Refused                the server says the request is wrong (4xx); a retry would be refused again
+│   └── Unsupported        it has no such route: another version, or a flag that is off
 └── InvalidResponse        a 200 whose content contradicts itself or the request; never repaired, perhaps another server answers right
 """
 
@@ -60,6 +61,18 @@ class Refused(ModelError):
         self.server = server
         self.status = status
         self.detail = detail
+
+
+class Unsupported(Refused):
+    """The server cannot do this at all: the route is not there, or switched off.
+
+    Args:
+        what: what was asked of it.
+        remedy: how the server is started so that it can, for people.
+    """
+
+    def __init__(self, server: str, what: str, remedy: str, *, status: int = 404) -> None:
+        super().__init__(server, status, f"it cannot {what}; {remedy}")
 
 
 class InvalidResponse(ModelError):

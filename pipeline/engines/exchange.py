@@ -1,19 +1,23 @@
 """HTTP with an inference server: one exchange gives the JSON of a 200, or raises one of our errors.
 
 Traps this file knows:
-  * vLLM closes idle connections after 5 s; ours go after 4. One that still closes before any answer raises `Retryable("closed")`,
-    so that the caller can try once more.
+  * Servers close idle connections after 5 s; ours go after 4. One that still closes before any answer raises `Retryable("closed")`,
+    so that the caller can try once more; what may be said twice (`command`) is, here.
   * Proxies from the environment have no business between a worker and its server: they are not used. Nor are redirects followed: what was
     sent (prompts, the key) is for this server.
   * An answer is believed to be short until it is read: it is bounded while it comes, and never compressed, since a megabyte of gzip can be
     a gigabyte of memory.
+  * Which routes are there depends on version and flags. One that is not is remembered for a while (`get_if_there`): who looks each second
+    asks for it now and then only.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Awaitable, Mapping
+from types import TracebackType
+from typing import Any, Self
 
 import aiohttp
 import orjson
@@ -31,6 +35,8 @@ LONGEST_RETRY_AFTER_S = 600.0
 """A server that names a longer pause is asked again all the same."""
 ABSENT = (403, 404, 405)
 """How a route answers that is switched off or not there yet."""
+ABSENT_FOR_S = 30.0
+"""Asked for again after that: a server may have restarted with other flags between two of our connections."""
 
 
 class Exchange:
@@ -47,8 +53,10 @@ class Exchange:
         self.url = url.rstrip("/")
         self._headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         self._session: aiohttp.ClientSession | None = None
-        self.has_broken = False
-        """A connection broke or could not be made: behind the address there may be another server by now. The user clears it."""
+        self.breaks = 0
+        """Connections that broke or could not be made. When it has grown, another server may be behind the address."""
+        self._absent: dict[str, tuple[int, float]] = {}
+        """Routes that were not there: `breaks` at that time, and until when it is believed, by the monotonic clock."""
 
     def open(self) -> None:
         """Make the connection pool; on the loop that will use it."""
@@ -61,6 +69,13 @@ class Exchange:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers, auto_decompress=False)
 
+    async def __aenter__(self) -> Self:
+        self.open()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
     async def close(self) -> None:
         """Close the connections."""
         if self._session is not None:
@@ -71,14 +86,18 @@ class Exchange:
         """JSON of `path`; with `parse=False` text is taken as well."""
         return await self._exchange("GET", path, None, {}, {}, timeout_s, parse)
 
-    async def get_if_there(self, path: str, *, timeout_s: float = CONTROL_TIMEOUT_S) -> object:
-        """JSON of `path`, None where the server has no such route."""
+    async def get_if_there(self, path: str, *, timeout_s: float = CONTROL_TIMEOUT_S, parse: bool = True) -> object:
+        """JSON of `path` (or its text, with `parse=False`), None where the server has no such route."""
+        breaks, until_s = self._absent.get(path, (-1, 0.0))
+        if breaks == self.breaks and time.monotonic() < until_s:
+            return None
         try:
-            return await self.get(path, timeout_s=timeout_s)
+            return await self.get(path, timeout_s=timeout_s, parse=parse)
         except Refused as error:
-            if error.status in ABSENT:
-                return None
-            raise
+            if error.status not in ABSENT:
+                raise
+        self._absent[path] = (self.breaks, time.monotonic() + ABSENT_FOR_S)
+        return None
 
     async def post(
         self,
@@ -93,10 +112,26 @@ class Exchange:
         """JSON that `path` answers to `body`; with `parse=False` text is taken as well. `timeout_s=None` waits as long as it takes."""
         return await self._exchange("POST", path, body, query or {}, headers or {}, timeout_s, parse)
 
-    async def takes(self, path: str, body: Mapping[str, Any]) -> bool:
-        """Whether the server has the route, found by using it."""
+    async def command(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        timeout_s: float | None = CONTROL_TIMEOUT_S,
+    ) -> object:
+        """A `post` that may be carried out twice, of any answer: sent again when its connection closed before one."""
         try:
-            await self.post(path, body, parse=False)
+            return await self.post(path, body, query=query, timeout_s=timeout_s, parse=False)
+        except Retryable as error:
+            if error.reason != "closed":
+                raise
+        return await self.post(path, body, query=query, timeout_s=timeout_s, parse=False)
+
+    async def takes(self, path: str, body: Mapping[str, Any]) -> bool:
+        """Whether the server has the route, found by a command."""
+        try:
+            await self.command(path, body)
         except Refused as error:
             if error.status in ABSENT:
                 return False
@@ -115,7 +150,7 @@ class Exchange:
     ) -> object:
         """One HTTP exchange: the JSON of a 200 (or its text), else one of our errors."""
         if self._session is None:
-            raise RuntimeError("no connections: use the backend inside `async with`")
+            raise RuntimeError("no connections: open them first, on the loop that uses them")
         base = "http://localhost" if self.url.startswith("unix:") else self.url
         data = None if body is None else orjson.dumps(body)
         sent = {**headers, "content-type": "application/json"} if data is not None else dict(headers)
@@ -127,12 +162,12 @@ class Exchange:
                 content = await self._read(response, f"{method} {path}")
                 status, after = response.status, response.headers.get("retry-after")
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            self.has_broken = True
+            self.breaks += 1
             raise Retryable("unreachable", self.url, f"{method} {path}: {error}") from error
         except TimeoutError as error:
             raise Retryable("timeout", self.url, f"{method} {path}: no answer within {timeout_s} s") from error
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError) as error:
-            self.has_broken = True
+            self.breaks += 1
             raise Retryable("closed", self.url, f"{method} {path}: connection closed before any answer: {error}") from error
         except aiohttp.ClientError as error:
             raise Retryable("engine_failed", self.url, f"{method} {path}: answer broken off: {error}") from error
@@ -176,3 +211,12 @@ def _json_or_text(content: bytes) -> object:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
         return content.decode("utf-8", "replace")
+
+
+async def together(*questions: Awaitable[object]) -> list[Any]:
+    """Answers to questions that are asked at once, in order; Any since each has its own form. An error goes up when all are through."""
+    answers = await asyncio.gather(*questions, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return answers

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import re
+from collections.abc import Mapping
 
 from pipeline.engines.control import Health, PauseMode
-from pipeline.engines.errors import InvalidResponse, ModelError
-from pipeline.engines.exchange import CONTROL_TIMEOUT_S, Exchange
+from pipeline.engines.errors import InvalidResponse, ModelError, Refused, Unsupported
+from pipeline.engines.exchange import ABSENT, CONTROL_TIMEOUT_S, Exchange, together
+from pipeline.engines.metrics import samples_of
 
 HEALTH_TIMEOUT_S = 5.0
+RUNNING, WAITING, KV_USED = "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"
+STARTED = "process_start_time_seconds"
+DEV_MODE = "start vLLM with VLLM_SERVER_DEV_MODE=1"
 
 
 class VllmControl:
@@ -22,11 +26,11 @@ class VllmControl:
     async def pause(self, mode: PauseMode) -> None:
         """Stop sampling; the cache is cleared so that nothing old meets new weights. With `wait` this takes as long as the calls do."""
         query = {"mode": mode, "clear_cache": "true"}
-        await self._http.post("/pause", query=query, timeout_s=None if mode == "wait" else CONTROL_TIMEOUT_S, parse=False)
+        await self._command("pause", "/pause", query=query, timeout_s=None if mode == "wait" else CONTROL_TIMEOUT_S)
 
     async def resume(self) -> None:
         """Sample again."""
-        await self._http.post("/resume", parse=False)
+        await self._command("resume", "/resume")
 
     async def set_version(self, version: str) -> bool:
         """Label the loaded weights; False on a server that keeps no label."""
@@ -34,8 +38,7 @@ class VllmControl:
 
     async def version(self) -> str:
         """The label of the loaded weights; empty when the server does not report one."""
-        payload = await self._http.get_if_there("/weight_info")
-        match payload:
+        match await self._http.get_if_there("/weight_info"):
             case None:
                 return ""
             case {"weight_version": str(version)} if version:
@@ -45,39 +48,44 @@ class VllmControl:
 
     async def reset_cache(self) -> bool:
         """Forget cached prefixes; False when running calls hold them."""
-        payload = await self._http.post("/reset_prefix_cache", parse=False)
+        payload = await self._command("forget its prefix cache", "/reset_prefix_cache")
         return not (isinstance(payload, dict) and payload.get("success") is False)
 
     async def health(self) -> Health:
-        """One look. Anything but a 200 of `/health` within its time is `alive=False`, with what came as the detail."""
+        """One look: four requests at once, two on a server without development routes.
+
+        Anything but a 200 of `/health` within its time is `alive=False`, with what came as the detail.
+        """
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                await self._http.get("/health", parse=False)
-                paused = await self._http.get_if_there("/is_paused")
-                version = await self.version()
-                samples = samples_of(await self._http.get("/metrics", parse=False))
+                _, paused, version, page = await together(
+                    self._http.get("/health", parse=False),
+                    self._http.get_if_there("/is_paused"),
+                    self.version(),
+                    self._http.get("/metrics", parse=False),
+                )
         except TimeoutError:
-            return Health(alive=False, detail=f"no answer within {HEALTH_TIMEOUT_S:g} s")
+            return Health(alive=False, kind="vllm", detail=f"no answer within {HEALTH_TIMEOUT_S:g} s")
         except ModelError as error:
-            return Health(alive=False, detail=str(error))
-        started = samples.get("process_start_time_seconds")
+            return Health(alive=False, kind="vllm", detail=str(error))
+        samples = samples_of(page, (RUNNING, WAITING, KV_USED, STARTED))
         return Health(
             alive=True,
+            kind="vllm",
             paused=isinstance(paused, dict) and paused.get("is_paused") is True,
             version=version,
-            running=int(samples.get("vllm:num_requests_running", 0)),
-            waiting=int(samples.get("vllm:num_requests_waiting", 0)),
-            kv_used=samples.get("vllm:kv_cache_usage_perc", -1.0),
-            started="" if started is None else f"{started:.3f}",
+            running=int(sum(samples[RUNNING])),
+            waiting=int(sum(samples[WAITING])),
+            kv_used=max(samples[KV_USED], default=-1.0),  # of several engines the fullest begins to preempt
+            started=f"{samples[STARTED][0]:.3f}" if samples[STARTED] else "",
         )
 
-
-_SAMPLE = re.compile(r"^((?:vllm:|process_)[a-z_]+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
-
-
-def samples_of(exposition: object) -> dict[str, float]:
-    """Sums over labels of the samples of a Prometheus page."""
-    totals: dict[str, float] = {}
-    for name, value in _SAMPLE.findall(exposition if isinstance(exposition, str) else ""):
-        totals[name] = totals.get(name, 0.0) + float(value)
-    return totals
+    async def _command(
+        self, what: str, path: str, *, query: Mapping[str, str] | None = None, timeout_s: float | None = CONTROL_TIMEOUT_S
+    ) -> object:
+        try:
+            return await self._http.command(path, query=query, timeout_s=timeout_s)
+        except Refused as error:
+            if error.status in ABSENT:
+                raise Unsupported(self.url, what, DEV_MODE, status=error.status) from error
+            raise

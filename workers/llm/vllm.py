@@ -55,6 +55,7 @@ class VllmBackend:
         self._endpoint = endpoint
         self._http = Exchange(url, api_key)
         self._caps: Caps | None = None
+        self._breaks = 0
         self._probing = asyncio.Lock()
         self._in_flight: dict[str, asyncio.Task[object]] = {}
         self.control = VllmControl(self._http)
@@ -199,14 +200,14 @@ class VllmBackend:
 
     async def probe(self) -> Caps:
         """Ask once, then remember until a connection breaks. One token is sampled: its form tells the form of all."""
-        if self._caps is not None and not self._http.has_broken:
+        if self._caps is not None and self._http.breaks == self._breaks:
             return self._caps
         async with self._probing:
-            if self._caps is None or self._http.has_broken:
+            if self._caps is None or self._http.breaks != self._breaks:
+                breaks = self._http.breaks
                 try:
                     async with asyncio.timeout(PROBE_TIMEOUT_S):
-                        self._caps = await self._ask()
-                        self._http.has_broken = False
+                        self._caps, self._breaks = await self._ask(), breaks
                 except TimeoutError:
                     raise Retryable("timeout", self.url, f"no answer to the probe within {PROBE_TIMEOUT_S:g} s") from None
             return self._caps

@@ -147,6 +147,28 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSettings:
+    """How dialogues with the model become tokens: which family's template, which tokenizer. Workers read it; sandboxes never do."""
+
+    family: str = "chatml"
+    """`chatml`, `llama3`, or `renderers`: one of the families of the package of that name."""
+    renderer: str = ""
+    """With `renderers`: the package's name of the family, such as `glm-4.5`."""
+    tokenizer: str = ""
+    """Path of a `tokenizer.json`, or of a folder with one, on every RUN worker; empty = the small one of the scripted server."""
+    thinking: str = "free"
+    """`free`: the model opens its thoughts itself; `open`: the template opens one; `off`: the template writes an empty one."""
+    keep_thinking: bool = True
+    """Whether earlier thoughts stay when a user speaks again; else they are cut out then, and a new segment begins."""
+    tool_format: str = ""
+    """How the model writes calls: `hermes`, `qwen3_coder` or `llama3_json`; empty = the family's own way."""
+    options: Json = field(default_factory=dict)
+    """Switches of the family's template, by their names there."""
+    template_differences: tuple[str, ...] = ()
+    """Canonical dialogues on which the server's own template may write something else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobTemplate:
     """All that the jobs of one feed have in common; stored once a run, named by its hash."""
 
@@ -156,6 +178,7 @@ class JobTemplate:
     """Model asked for at the server; empty = the only one it has."""
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
+    chat: ChatSettings = field(default_factory=ChatSettings)
     options: Json = field(default_factory=dict)
     """The handler's own settings."""
     run_seed: int = 0

@@ -2,9 +2,9 @@
 
 run_agent, AgentEnd, AgentSettings, RetryPolicy   the loop (`loop.py`)
 TrajectoryRecorder, TurnDelta, SegmentDelta       the record and its journal (`trajectory.py`)
-Renderer, ChatMLRenderer, Prompt                  dialogues as ids (`renderer.py`)
+Renderer, renderer_for, ChatMLRenderer, Prompt    dialogues as ids (package `renderers`)
 check_template, TemplateMismatch                  ours against the server's template (`template_check.py`)
-parse_turn, ToolCall, CallError                   calls in what the model wrote (`tool_calls.py`, `call_formats.py`)
+parse_turn, ToolCall, CallError                   calls in what the model wrote (`tool_calls.py`, `call_formats/`)
 plan_call, ActiveTime, StuckDetector              what ends a trajectory (`limits.py`)
 cut_observation, call_seed
 """
@@ -14,7 +14,16 @@ from workers.agent.invariants import broken_promises
 from workers.agent.limits import ActiveTime, Budget, StuckDetector, plan_call
 from workers.agent.loop import AgentEnd, AgentSettings, RetryPolicy, run_agent
 from workers.agent.observations import cut_observation
-from workers.agent.renderer import ChatMLRenderer, Prompt, Renderer, first_difference
+from workers.agent.renderers import (
+    ChatMLRenderer,
+    Llama3Renderer,
+    PackageRenderer,
+    Prompt,
+    Renderer,
+    RendererUnavailable,
+    first_difference,
+    renderer_for,
+)
 from workers.agent.seeds import call_seed
 from workers.agent.template_check import TemplateMismatch, check_template
 from workers.agent.tool_calls import ParsedTurn, parse_turn
@@ -27,9 +36,12 @@ __all__ = [
     "Budget",
     "CallError",
     "ChatMLRenderer",
+    "Llama3Renderer",
+    "PackageRenderer",
     "ParsedTurn",
     "Prompt",
     "Renderer",
+    "RendererUnavailable",
     "RetryPolicy",
     "SegmentDelta",
     "StuckDetector",
@@ -44,5 +56,6 @@ __all__ = [
     "first_difference",
     "parse_turn",
     "plan_call",
+    "renderer_for",
     "run_agent",
 ]

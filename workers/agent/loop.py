@@ -25,9 +25,9 @@ from pipeline.messages import ChatMessage, JobSpec, StopReason, Turn
 from workers.agent.call_formats import CallError, ToolCall
 from workers.agent.limits import ActiveTime, Budget, StuckDetector, plan_call
 from workers.agent.observations import cut_observation
-from workers.agent.renderer import Prompt, Renderer
+from workers.agent.renderers import Prompt, Renderer
 from workers.agent.seeds import call_seed
-from workers.agent.tool_calls import ParsedTurn, parse_turn
+from workers.agent.tool_calls import ParsedTurn
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.llm.backend import Caps, GenRequest, GenResult, Model
 from workers.llm.ratio import ratio_bias
@@ -273,9 +273,7 @@ class _AgentLoop:
     def _spoken(self, said: list[int], prompt: Prompt, result: GenResult | None, ended: StopReason | None) -> _Spoken:
         text = self.renderer.turn_text(said, result.stop_reason if result is not None else None)
         finish = "stop" if result is not None and result.finish == "stop" else "length"
-        parsed = parse_turn(
-            text, finish=finish, tools=self.tools.parameters(), format=self.renderer.tool_format, in_thought=prompt.in_thought
-        )
+        parsed = self.renderer.parse(said, text, finish=finish, tools=self.tools.parameters(), in_thought=prompt.in_thought)
         return _Spoken(parsed, text, ended)
 
     def _turn_record(self, request: GenRequest, result: GenResult) -> Turn:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pipeline.errors import RollstreamError
 from pipeline.messages import ChatMessage, Json
-from workers.agent.renderer import Renderer, tool_schema
+from workers.agent.renderers import Renderer, tool_schema
 
 
 class TemplateMismatch(RollstreamError):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.messages import F32, U8, U32, ChatMessage, Json, Segment, StopReason, Trajectory, Turn, VersionSpan
-from workers.agent.renderer import first_difference
+from workers.agent.renderers.base import first_difference
 from workers.agent.turn_checksum import add_ids, turn_checksum
 from workers.llm.backend import GenResult
 

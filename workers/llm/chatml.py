@@ -1,7 +1,7 @@
 """The fixed texts of the ChatML family with thinking and tools, as Qwen models were trained on them.
 
-They are part of a model's wire: one character else and the prompt is another one. The renderer (`workers/agent/renderer.py`) and the
-scripted server read them from here.
+They are part of a model's wire: one character else and the prompt is another one. The renderer
+(`workers/agent/renderers/chatml.py`) and the scripted server read them from here.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from workers.agent import (
     first_difference,
     run_agent,
 )
-from workers.agent.renderer import THINKING_DROPPED
+from workers.agent.renderers import THINKING_DROPPED
 from workers.llm import GenRequest, GenResult
 from workers.llm.scripted import InProcessBackend, Problem, ServerOptions
 from workers.tools.base import Tool, ToolOverran, ToolResult, ToolSet

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.messages import ChatMessage, Json
 from workers.agent import ChatMLRenderer, TemplateMismatch, check_template, cut_observation, first_difference
-from workers.agent.renderer import THINKING_DROPPED, Thinking, tool_schema
+from workers.agent.renderers import THINKING_DROPPED, Thinking, tool_schema
 from workers.llm import VllmBackend
 from workers.llm.scripted import ScriptedServer
 from workers.llm.tokenizer import load

@@ -1,0 +1,230 @@
+"""All families that the package `renderers` knows (GLM, Kimi, DeepSeek, Qwen3.5 and later, Nemotron, MiniMax, ...), as one renderer.
+
+The package writes templates by hand, without torch or transformers. What it makes of a dialogue is not believed but checked: a next
+prompt must begin with the old ids. Its own bridge is asked first, since it knows how its family closes a turn; where it declines, the
+delta is taken from a synthetic dialogue as in `written.py`. Where neither can extend what was sampled, the job is refused, since nothing
+else could go on from these ids.
+
+Closers: a thought that a turn was cut off in is closed with `</think>` where that is a token of the vocabulary; the family's end token is
+the package's doing. Both are context.
+
+Installed with `pip install "rollstream[renderers]"`; loaded when a job first asks for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from pipeline.errors import InvalidRequest
+from pipeline.messages import ChatMessage, Json
+from workers.agent.call_formats import CallError, Item, Reader, ToolCall
+from workers.agent.renderers.base import THINKING_DROPPED, Prompt, Thinking, first_difference, tool_schema
+from workers.agent.renderers.errors import RendererUnavailable
+from workers.agent.renderers.package_tokenizer import PackageTokenizer
+from workers.agent.renderers.thoughts import ThoughtCutter, ends_in_thought
+from workers.agent.tool_calls import Format, ParsedTurn, parse_turn
+from workers.llm import chatml
+from workers.llm.tokenizer import Tokenizer
+
+TAIL = 16
+"""Ids at the end of a prompt that are looked at for an opened thought."""
+_CALL = {"id": "call_1", "type": "function", "function": {"name": "tool", "arguments": {}}}
+_FAULTS = {
+    "invalid_json": "the arguments are no JSON",
+    "missing_name": "the call names no tool",
+    "malformed_structure": "the call is not in the form of the instructions",
+}
+
+
+def load_package() -> ModuleType:
+    """The package.
+
+    Raises:
+        RendererUnavailable: it is not installed here.
+    """
+    try:
+        import renderers
+    except ImportError as error:
+        raise RendererUnavailable("the package 'renderers'", f"{error}; install rollstream[renderers] on this worker") from error
+    package: ModuleType = renderers
+    return package
+
+
+class PackageRenderer:
+    """One family of the package.
+
+    Args:
+        tokenizer: must have the family's tokens.
+        name: the package's word for the family, such as `glm-4.5`.
+        thinking: `off` sets the family's switch, where it has one; else the family's own way.
+        keep_thinking: as for ChatML.
+        tool_format: how the model writes calls; None = as the package reads them.
+        options: further settings of the family, by the package's names.
+
+    Raises:
+        RendererUnavailable: the package is not installed.
+        InvalidRequest: no such family, no such option, or another vocabulary.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        name: str,
+        *,
+        thinking: Thinking = "free",
+        keep_thinking: bool = True,
+        tool_format: Format | None = None,
+        options: Json | None = None,
+    ) -> None:
+        package = load_package()
+        self.tokenizer = tokenizer
+        self.tool_format = tool_format
+        self.keeps_thinking = keep_thinking
+        self._package_tokenizer = PackageTokenizer(tokenizer)
+        try:
+            default = package.config_from_name(name)
+            if default is None or name in ("auto", "default", "custom"):
+                raise ValueError(f"expected the name of one family, got {name!r}")
+            fields = {"name": name, "thinking_retention": "all", **(options or {})}
+            if thinking == "off":
+                fields.update(_no_thinking(type(default).model_fields, name))
+            config = type(default).model_validate(fields)
+            # Any: the package's classes share no base, only a protocol of its own.
+            self._renderer: Any = package.create_renderer(self._package_tokenizer, config)
+            self.stop_token_ids = tuple(int(id_) for id_ in self._renderer.get_stop_token_ids())
+        except (ValueError, AssertionError, TypeError, KeyError) as error:
+            raise InvalidRequest(f"no renderer {name!r} for this model: {error}", field="chat.renderer") from error
+        self.template_kwargs: Json = {field: getattr(config, field) for field in type(config).template_field_names()}
+        self._markup = {text: id_ for text, id_ in tokenizer.specials.items() if text in (chatml.THINK_OPEN, chatml.THINK_CLOSE)}
+        self._thoughts: ThoughtCutter | None = None
+        if not keep_thinking:
+            try:
+                self._thoughts = ThoughtCutter(tokenizer, self._opening(), self.stop_token_ids)
+            except ValueError as error:
+                raise InvalidRequest(str(error), field="chat.keep_thinking") from error
+        spelt = json.dumps([package.__version__, name, config.model_dump(mode="json"), keep_thinking, tool_format], sort_keys=True)
+        self.fingerprint = f"{name}-" + hashlib.sha256(spelt.encode()).hexdigest()[:16]
+
+    # ---- prompts
+
+    def first_prompt(self, messages: Sequence[ChatMessage], tools: Sequence[Json]) -> Prompt:
+        """The prompt of the first turn."""
+        if not messages:
+            raise ValueError("expected at least one message")
+        shown = [dict(tool) for tool in tools] or None
+        return self._prompt(self._render([self._message(message) for message in messages], shown, generate=True))
+
+    def next_prompt(self, ids: Sequence[int], turns: Sequence[tuple[int, int]], messages: Sequence[ChatMessage]) -> Prompt:
+        """The old ids, closed if need be, and the new messages."""
+        old, began = list(ids), ""
+        spoken = len(old) - turns[-1][0] if turns and turns[-1][1] == len(old) else 0
+        if self._thoughts is not None and any(message.role == "user" for message in messages):
+            without = self._thoughts.cut(old, turns)
+            if len(without) < len(old):
+                spoken = max(0, spoken - (len(old) - len(without)))
+                old, began = without, THINKING_DROPPED
+        if not began:
+            closers = self._thought_closers(old, spoken)
+            old += closers
+            spoken += len(closers)
+        shown = [self._message(message) for message in messages]
+        bridged = self._renderer.bridge_to_next_turn(old[: len(old) - spoken], old[len(old) - spoken :], shown)
+        if bridged is not None and first_difference(old, bridged.token_ids) is None:
+            return self._prompt([int(id_) for id_ in bridged.token_ids], began)
+        return self._prompt(old + self._delta(old, shown), began)
+
+    def _prompt(self, ids: list[int], began: str = "") -> Prompt:
+        tail = self.tokenizer.decode(ids[-TAIL:]).rstrip()
+        in_thought = True if tail.endswith(chatml.THINK_OPEN) else False if tail.endswith(chatml.THINK_CLOSE) else None
+        return Prompt(ids, in_thought, began)
+
+    def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, *, generate: bool) -> list[int]:
+        try:
+            return [int(id_) for id_ in self._renderer.render_ids(messages, tools=tools, add_generation_prompt=generate)]
+        except (KeyError, TypeError, AssertionError) as error:
+            raise ValueError(f"{type(self._renderer).__name__} does not render this dialogue: {error!r}") from error
+
+    def _delta(self, old: Sequence[int], new: list[dict[str, Any]]) -> list[int]:
+        """What follows an answer when `new` comes next, from a synthetic dialogue; with a call before answers of tools, as some templates
+        demand one."""
+        calls = [_CALL] * sum(1 for message in new if message["role"] == "tool")
+        context: list[dict[str, Any]] = [{"role": "user", "content": "."}, {"role": "assistant", "content": "."}]
+        if calls:
+            context[1] |= {"tool_calls": calls}
+        before, after = self._render(context, None, generate=False), self._render([*context, *new], None, generate=True)
+        ends = [place for place, id_ in enumerate(before) if id_ in self.stop_token_ids]
+        if not ends or after[: ends[-1] + 1] != before[: ends[-1] + 1]:
+            why = "its template changes what stands before, or ends turns with the beginning of the next"
+            family = type(self._renderer).__name__
+            raise InvalidRequest(f"{family} cannot extend what was sampled by {new[0]['role']!r}: {why}", field="chat")
+        closing = [] if old and old[-1] in self.stop_token_ids else [before[ends[-1]]]
+        return closing + after[ends[-1] + 1 :]
+
+    def _thought_closers(self, old: Sequence[int], spoken: int) -> list[int]:
+        if chatml.THINK_CLOSE not in self._markup or (old and old[-1] in self.stop_token_ids):
+            return []
+        prompt = self._prompt(list(old[: len(old) - spoken]))
+        text = self.tokenizer.decode(old[len(old) - spoken :])
+        opened = prompt.in_thought is True
+        return self.tokenizer.encode_template(f"\n{chatml.THINK_CLOSE}\n\n") if ends_in_thought(text, opened=opened) else []
+
+    def _opening(self) -> list[int]:
+        """What the family's prompts end with when they open a thought."""
+        ids = self._render([{"role": "user", "content": "."}], None, generate=True)
+        place = len(ids) - 1 - ids[::-1].index(self._markup[chatml.THINK_OPEN]) if self._markup.get(chatml.THINK_OPEN) in ids else len(ids)
+        return ids[place:] if self._prompt(ids).in_thought is True else []
+
+    def _message(self, message: ChatMessage) -> dict[str, Any]:
+        allowed = self._markup if message.role == "assistant" else None
+        shown: dict[str, Any] = {"role": message.role, "content": self._package_tokenizer.guarded(message.content, allowed=allowed)}
+        if message.role == "tool":
+            shown["tool_call_id"] = _CALL["id"]
+        return shown
+
+    # ---- turns
+
+    def turn_text(self, ids: Sequence[int], stop: int | str | None = None) -> str:
+        """Text of a sampled turn."""
+        text = self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.stop_token_ids else ids)
+        return text[: text.index(stop)] if isinstance(stop, str) and stop in text else text
+
+    def parse(self, ids: Sequence[int], text: str, *, finish: str, tools: Mapping[str, Json] | None, in_thought: bool | None) -> ParsedTurn:
+        """The turn as the package reads it, or as its text reads where the job names a format."""
+        if self.tool_format is not None:
+            return parse_turn(text, finish=finish, tools=tools, format=self.tool_format, in_thought=in_thought)
+        shown = [tool_schema(name, parameters) for name, parameters in (tools or {}).items()]
+        prompt = self.tokenizer.encode_template(chatml.THINK_OPEN) if in_thought else None
+        found = self._renderer.parse_response(list(ids), tools=shown or None, prompt_ids=prompt)
+        items = [_item(call, finish, tools) for call in found.tool_calls]
+        return ParsedTurn(found.content.strip(), (found.reasoning_content or "").strip(), items, in_thought=not found.reasoning_complete)
+
+
+class _Checked(Reader):
+    """Names and arguments that another reader found, held to the rules of ours."""
+
+    marks = ()
+
+    def read(self, start: int) -> tuple[list[Item], int]:
+        """Nothing: the package has read it."""
+        return [], start
+
+
+def _item(call: Any, finish: str, tools: Mapping[str, Json] | None) -> ToolCall | CallError:
+    reader = _Checked(str(call.raw), tools, truncated=finish != "stop")
+    status = str(call.status)
+    if status == "unclosed_block":
+        return reader.unended("the call is not closed")
+    if status in _FAULTS:
+        return CallError("malformed", f"{_FAULTS[status]}: {str(call.raw)[:80]!r}")
+    return reader.call(call.name, call.arguments)
+
+
+def _no_thinking(fields: Mapping[str, object], name: str) -> dict[str, object]:
+    for switch in ("enable_thinking", "thinking"):
+        if switch in fields:
+            return {switch: False}
+    raise ValueError(f"the family {name!r} has no switch for thinking: leave it 'free'")

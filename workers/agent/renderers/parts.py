@@ -1,0 +1,54 @@
+"""Renderings in pieces: texts, and the texts of single control tokens.
+
+A template that is first one long text and then encoded cannot tell its own control tokens from those that a tool's answer spells. So
+templates here give parts, and each part says which it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from workers.llm.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a rendering: text, or the text of one control token."""
+
+    text: str
+    is_token: bool = False
+
+
+Splitter = Callable[[str], list[Part]]
+
+
+def splitter(names: Iterable[str]) -> Splitter:
+    """A function that takes trusted text apart into texts and the tokens of these names."""
+    known = frozenset(names)
+    longest_first = sorted(known, key=len, reverse=True)
+    pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")" if known else "(?!)")
+
+    def split(text: str) -> list[Part]:
+        return [Part(piece, piece in known) for piece in pattern.split(text) if piece]
+
+    return split
+
+
+def is_control(name: str) -> bool:
+    """Whether a token is part of the dialogue's frame, which no message may write; markup such as `<tool_call>` is not."""
+    return name.startswith("<|")
+
+
+def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part]) -> list[int]:
+    """Ids of a rendering. Neighbouring texts are encoded as one: merges cross message borders, not control tokens."""
+    ids: list[int] = []
+    for is_token, group in groupby(parts, key=lambda part: part.is_token):
+        texts = [part.text for part in group]
+        if is_token:
+            ids += [tokenizer.special(text) for text in texts]
+        else:
+            ids += tokenizer.encode("".join(texts))
+    return ids

@@ -98,7 +98,7 @@ local function accept_unit(c, unit, members, prompt_body, prompt_id, draw, versi
   local n = math.max(1, members)
   local last = call('HINCRBY', rk, 'seq', n)
   local base = (c.val and VALIDATION_BAND or 0) - c.pri * 1099511627776
-  local queued, deadlines = {}, {}
+  local queued, deadlines, stood = {}, {}, stood_still(c.run)
   for m = 0, n - 1 do
     local job = members == 0 and unit or (unit .. '.' .. m)
     local key = job_key(job)
@@ -106,6 +106,7 @@ local function accept_unit(c, unit, members, prompt_body, prompt_id, draw, versi
     call('HSET', key, 'st', 'waiting', 'att', 0, 'eid', '', 'src', '', 'stage', 'init', 'run', c.run, 'grp', members == 0 and '' or unit, 'n', m,
       'task', c.task, 'inc', c.inc, 'cls', c.cls, 't', NOW, 'tpl', c.tpl, 'draw', draw, 'dl', NOW + c.wall_ms, 'failed', 0, 'lost', 0,
       'res', c.res, 'mf', c.mf, 'ml', c.ml, 'recovery', c.recovery)
+    if stood > 0 then call('HSET', key, 'stood', stood) end
     call('PEXPIRE', key, keep_ms)
     queued[#queued + 1] = base + last - n + 1 + m
     queued[#queued + 1] = job
@@ -116,6 +117,7 @@ local function accept_unit(c, unit, members, prompt_body, prompt_id, draw, versi
     call('HSET', group_key(unit), 'run', c.run, 'inc', c.inc, 'prompt', prompt_id, 'draw', draw, 'want', n, 'st', 'open', 't', NOW, 'pv', version,
       'begun', 0, 'res', c.res)
     if c.val then call('HSET', group_key(unit), 'val', c.val) end
+    if stood > 0 then call('HSET', group_key(unit), 'stood', stood) end
     call('PEXPIRE', group_key(unit), keep_ms)
   end
   call('ZADD', open_key(c.run), NOW, unit)

@@ -84,6 +84,16 @@ local function run_refusal(run, inc)
   return nil
 end
 
+-- How long the deadlines of a run have stood still so far, ms, a time that goes on included (stand_still.lua); and until when they stand, if they do.
+-- A deadline that was set when that was `stood` falls due so much later: nothing of a job is touched when its run's engines go and come back.
+local function stood_still(run)
+  local r = hash_or_nothing(run_key(run), 'still.ms', 'still.since', 'still.until')
+  local ms = tonumber(r['still.ms'] or '0')
+  if not r['still.since'] then return ms, nil end
+  local ends = tonumber(r['still.until'])
+  return ms + math.max(0, math.min(NOW, ends) - tonumber(r['still.since'])), ends > NOW and ends or nil
+end
+
 -- A name belongs to one boot of one process. A missing lock (it ran out while Redis or the worker was away) is taken again.
 local function holds_name(consumer, boot, lock_ms)
   local key = P .. 'w:' .. consumer

@@ -56,3 +56,15 @@ class TrainerScripts:
         """
         reply = await self.run_script("save_state", run, incarnation, state)
         check_refusal(reply, run, incarnation)
+
+    async def stand_still(self, run: str, incarnation: int, holder: str, *, lease_s: float) -> float:
+        """Lets the deadlines of a run stand still for one lease, or for one more; with a lease of 0 they go on.
+
+        Returns how many seconds they stood in the life of the run.
+
+        Raises:
+            StaleIncarnation, RunClosed
+        """
+        reply = await self.run_script("stand_still", run, incarnation, holder, int(lease_s * 1000))
+        check_refusal(reply, run, incarnation)
+        return whole(reply[1]) / 1000

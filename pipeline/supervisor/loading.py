@@ -163,14 +163,21 @@ class LedgerReader:
 
     async def flying(self, run: str) -> tuple[FlyingGroup, ...]:
         """Groups in flight with how far they are."""
-        listed = (await self._ask([("ZRANGE", self._keys.flying(run), 0, -1, "WITHSCORES")]))[0]
+        listed, still, now = await self._ask(
+            [
+                ("ZRANGE", self._keys.flying(run), 0, -1, "WITHSCORES"),
+                ("HMGET", self._keys.run(run), "still.ms", "still.since", "still.until"),
+                ("TIME",),
+            ]
+        )
+        stood_ms, stands = _stood_still(still, int(now[0]) * 1000 + int(now[1]) // 1000)
         ids = [(listed[i].decode(), int(float(listed[i + 1]))) for i in range(0, len(listed), 2)]
         replies = await self._ask(
             [
                 command
                 for group, _ in ids
                 for command in (
-                    ("HMGET", self._keys.group(group), "inc", "want", "begun", "st", "late_at", "late", "aw"),
+                    ("HMGET", self._keys.group(group), "inc", "want", "begun", "st", "late_at", "late", "aw", "stood"),
                     ("HVALS", self._keys.members(group)),
                 )
             ],
@@ -192,7 +199,7 @@ class LedgerReader:
                     ended=len(members),
                     finished=finished,
                     begun=int(head[2] or 0),
-                    late_at_ms=int(head[4] or 0) if head[5] is None else 0,
+                    late_at_ms=int(head[4]) + stood_ms - int(head[7] or 0) if head[4] and head[5] is None and not stands else 0,
                 )
             )
         return tuple(found)
@@ -332,3 +339,11 @@ def _text_hash(reply: object) -> Hash:
         return {name.decode(): value.decode(errors="replace") for name, value in reply.items()}
     flat = cast(list[bytes], reply)
     return {flat[i].decode(): flat[i + 1].decode(errors="replace") for i in range(0, len(flat), 2)}
+
+
+def _stood_still(fields: Sequence[bytes | None], now_ms: int) -> tuple[int, bool]:
+    """How long the deadlines of a run stood still so far, ms, and whether they do now; as `stood_still` of the script library."""
+    ms, since, until = (int(float(field)) if field is not None else None for field in fields)
+    if since is None or until is None:
+        return ms or 0, False
+    return (ms or 0) + max(0, min(now_ms, until) - since), until > now_ms

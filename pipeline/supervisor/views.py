@@ -103,7 +103,7 @@ class FlyingGroup:
     begun: int
     """RUN attempts that were begun."""
     late_at_ms: int = 0
-    """It is late from then on; 0 = never, or its members were told so already."""
+    """It is late from then on; 0 = never, its members were told so already, or deadlines stand still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,11 +34,12 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "workers": ("pipeline",),
     "ops.launcher": (),
     "ops.bench.rival_programs": (),
+    "ops.llm_server.inside_vllm": (),
     "ops": ("pipeline", "workers", "trainer_client"),
 }
 """A module belongs to the longest name here that begins its own. A part includes what its listed parts' names begin."""
 
-ELSEWHERE = ("ops.bench.rival_programs",)
+ELSEWHERE = ("ops.bench.rival_programs", "ops.llm_server.inside_vllm")
 """Programs that run in environments of their own, with what is installed there."""
 KNOW_NO_REDIS = ("workers.handlers", "workers.agent", "workers.graders", "workers.tools", "workers.sandbox", "workers.llm")
 REDIS_LIBRARIES = frozenset({"redis", "rq", "valkey"})

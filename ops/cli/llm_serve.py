@@ -1,0 +1,156 @@
+"""`rollstream llm serve|tiny`: a real inference server as a child of a command, and a tiny model for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+import typer
+
+if TYPE_CHECKING:
+    from ops.llm_server.serving import Served
+
+
+def serve(
+    context: typer.Context,
+    model: Annotated[str, typer.Option(help="Folder of the model, or its name on a hub.")],
+    cpu: Annotated[bool, typer.Option("--cpu", help="On the CPU, with a build of vLLM for it.")] = False,
+    python: Annotated[str | None, typer.Option(help="Python of the environment that has vLLM.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 0,
+    name: Annotated[str, typer.Option(help="Name that clients ask for; default: the folder's.")] = "",
+    dtype: Annotated[str, typer.Option(help="Type of weights and activations; default: the model's.")] = "",
+    max_model_len: Annotated[int, typer.Option(help="Longest context, tokens; 0 = the model's, on the CPU at most 32,768.", min=0)] = 0,
+    raw_logprobs: Annotated[bool, typer.Option("--raw-logprobs", help="Logprobs before temperature and truncation.")] = False,
+    dev_mode: Annotated[
+        bool | None, typer.Option("--dev-mode/--no-dev-mode", help="Routes that pause, label and load weights; default: on loopback only.")
+    ] = None,
+    scripted: Annotated[bool, typer.Option("--scripted", help="Let requests dictate what the model says: for tests.")] = False,
+    key_file: Annotated[Path | None, typer.Option(help="File with the key that guards generation.")] = None,
+    run: Annotated[str, typer.Option(help="Give the server to this run while it serves.")] = "",
+    version: Annotated[str, typer.Option(help="Label of the weights, with --run: INCARNATION.NUMBER.")] = "",
+    state_file: Annotated[Path | None, typer.Option(help="Where the address is told; default: <state>/vllm/<port>.json.")] = None,
+    cpu_threads: Annotated[int | None, typer.Option(help="Threads on the CPU; 0 = all cores.")] = None,
+    cpu_kv_cache_mib: Annotated[int | None, typer.Option(help="Memory for keys and values on the CPU, MiB.")] = None,
+    start_timeout_s: Annotated[float | None, typer.Option(help="Longest start.")] = None,
+    grace_s: Annotated[float | None, typer.Option(help="Between SIGTERM and SIGKILL.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command line and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program: one line on standard output when it serves.")] = False,
+    config: Annotated[Path | None, typer.Option(help="A rollstream.toml.")] = None,
+) -> None:
+    """Serve a model with vLLM until SIGTERM, with the flags that training needs. What follows `--` goes to vLLM as it is."""
+    from ops.llm_server.command_line import ServePlan, build_command, default_name, is_loopback, read_config, shown
+    from ops.llm_server.installation import find_vllm
+    from ops.llm_server.serving import Hosting
+    from ops.llm_server.serving import serve as serve_model
+    from ops.llm_server.settings import VllmSettings
+    from pipeline.folders import Folders
+    from pipeline.logs import configure_logs
+
+    settings = VllmSettings.load(
+        config,
+        python=python,
+        key_file=key_file,
+        start_timeout_s=start_timeout_s,
+        grace_s=grace_s,
+        cpu_threads=cpu_threads,
+        cpu_kv_cache_mib=cpu_kv_cache_mib,
+    )
+    read_config(model)  # a wrong folder is told before vLLM is looked for
+    plan = ServePlan(
+        model=model,
+        served_name=name or default_name(model),
+        host=host,
+        cpu=cpu,
+        dtype=dtype,
+        max_model_len=max_model_len,
+        raw_logprobs=raw_logprobs,
+        dev_mode=dev_mode,
+        scripted=scripted,
+        api_key=settings.key_file.read_text(encoding="utf-8").strip() if settings.key_file else "",
+        cpu_threads=settings.cpu_threads,
+        cpu_kv_cache_mib=settings.cpu_kv_cache_mib,
+        extra=tuple(context.args),
+    )
+    vllm = find_vllm(settings.python)
+    if dry_run:
+        typer.echo(shown(build_command(plan, vllm, port=port)))
+        return
+    if plan.has_dev_mode and not is_loopback(host):
+        typer.echo(f"whoever reaches {host} can pause this server and load weights into it: no key guards these routes", err=True)
+    configure_logs(as_json=False, level="warning")
+    state = Folders.from_environment().state / "vllm"
+    label = f"{run}/{version}" if run and version else version
+    hosting = Hosting(
+        port=port,
+        logs=state / "logs",
+        state_file=state_file,
+        start_timeout_s=settings.start_timeout_s,
+        grace_s=settings.grace_s,
+        label=label,
+    )
+
+    @contextlib.asynccontextmanager
+    async def attached(served: Served) -> AsyncIterator[None]:
+        if not run:
+            yield
+            return
+        async with _in_run(run, served, label):
+            yield
+
+    def announce(served: Served) -> None:
+        caps = served.caps
+        if as_json:
+            typer.echo(orjson.dumps({"url": served.url, "model": served.model, "state_file": str(served.state_file)}).decode())
+            return
+        typer.echo(
+            f"{served.model} serves at {served.url} after {served.took_s:.0f} s: vLLM {caps.server_version}, "
+            f"context {caps.max_model_len:,}, route {caps.endpoint}, logprobs {caps.logprobs_mode}, "
+            f"{'can' if caps.can_pause else 'cannot'} be paused"
+        )
+        typer.echo(f"state {served.state_file} · log {served.log}")
+        if not run:
+            typer.echo(f"give it to a run: rollstream llm add {served.url} --run RUN --model {served.model}")
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    code = asyncio.run(serve_model(plan, vllm, hosting, say=say, attached=attached, announce=announce))
+    raise typer.Exit(code)
+
+
+@contextlib.asynccontextmanager
+async def _in_run(run: str, served: Served, label: str) -> AsyncIterator[None]:
+    """The server among those of a run."""
+    from ops.cli.connection import connected
+    from pipeline.inference_pool import InferencePool, Server
+
+    async with connected() as (settings, client):
+        pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
+        await pool.attach(run, [Server(served.url, served.model, label)])
+        try:
+            yield
+        finally:
+            await pool.detach(run, [served.url])
+
+
+def tiny(
+    folder: Annotated[Path, typer.Argument(help="New folder, or that of an earlier tiny model.")],
+    seed: Annotated[int, typer.Option(help="Other seed, other weights; the same seed, the same bytes.")] = 0,
+    template: Annotated[str, typer.Option(help="Chat template: qwen or qwen3 (earlier thoughts dropped).")] = "qwen",
+    max_model_len: Annotated[int, typer.Option(help="Longest context, tokens.")] = 32_768,
+) -> None:
+    """Write a tiny random model that vLLM loads, with this package's tokenizer: for tests and trials."""
+    from ops.llm_server.chat_templates import TEMPLATE_NAMES
+    from ops.llm_server.tiny_model import write_tiny_model
+
+    chosen = next((known for known in TEMPLATE_NAMES if known == template), None)
+    if chosen is None:
+        raise typer.BadParameter(f"must be one of {', '.join(TEMPLATE_NAMES)}", param_hint="--template")
+    parameters = write_tiny_model(folder, seed=seed, template=chosen, max_model_len=max_model_len)
+    typer.echo(f"{folder}: Qwen3 with {parameters:,} random parameters, seed {seed}, context {max_model_len:,}, template {chosen}")

@@ -4,7 +4,8 @@ Invariants:
   1. A call ends once: at its end token, its budget, its stop string, an abort, or with the task that awaits it.
   2. The ids of a call are settled when it starts; time only decides how many of them are out. So an aborted call returns a prefix of
      what it would have returned, and a frozen one goes on where it stood.
-  3. The label of the weights at the time a token came out is the token's version; spans follow from that alone.
+  3. The label of the weights at the time a token came out is the token's version; spans follow from that alone. Its logprob is that of the
+     weights, whatever their label: who labels wrong is found out. Until weights are loaded they are those that the label names.
   4. While the engine is paused no token comes out, `wait` excepted, which lets what was accepted before finish.
 
 There is no timer a token: each running call has one, for its end.
@@ -99,15 +100,18 @@ class _Running:
         self.stop_reason: int | str | None = None
         self.marks: list[tuple[int, str, str]] = []
         """Tokens that were out when a label came, the label, and what then made logprobs."""
-        self._kept_label: str | None = None
-        """Label of older weights whose keys and values this call still builds on."""
+        self._weights = ""
+        self._kept: str | None = None
+        """Older weights whose keys and values this call still builds on."""
         self._times = np.zeros(0)
         self._active_s = 0.0
         self._running_since: float | None = None
 
-    def start(self, said: tuple[list[int], Finish, int | str | None], times: np.ndarray, now: float, label: str, kept: str | None) -> None:
+    def start(
+        self, said: tuple[list[int], Finish, int | str | None], times: np.ndarray, now: float, label: str, weights: str, kept: str | None
+    ) -> None:
         self.ids, self.finish, self.stop_reason = said
-        self._times, self._running_since, self._kept_label = times, now, kept
+        self._times, self._running_since, self._weights, self._kept = times, now, weights, kept
         self._mark(label, now)
 
     def freeze(self, now: float) -> None:
@@ -126,18 +130,19 @@ class _Running:
     def left_s(self, now: float) -> float:
         return float(self._times[-1]) - self._active(now) if len(self._times) else 0.0
 
-    def relabel(self, label: str, now: float, *, recomputed: bool) -> None:
-        """New weights. What was computed for the call before is kept unless a pause cleared it."""
+    def change(self, label: str, weights: str, now: float, *, recomputed: bool) -> None:
+        """Another label, or other weights. What was computed for the call before is kept unless a pause cleared it."""
         if self.marks:
-            self._kept_label = None if recomputed else self._kept_label or self.marks[-1][1]
+            if weights != self._weights:
+                self._kept, self._weights = None if recomputed else self._kept or self._weights, weights
             self._mark(label, now)
 
     def _mark(self, label: str, now: float) -> None:
         out = self.tokens_out(now) if self.marks else 0
         if self.marks and self.marks[-1][0] == out:
             self.marks.pop()
-        kept = self._kept_label
-        self.marks.append((out, label, label if kept is None or kept == label else f"{label} over {kept}"))
+        weights, kept = self._weights, self._kept
+        self.marks.append((out, label, weights if kept is None or kept == weights else f"{weights} over {kept}"))
 
 
 class Engine:
@@ -149,6 +154,9 @@ class Engine:
         self._policy = policy
         self.cache = PrefixCache(block_size=options.block_size, max_blocks=options.cache_blocks)
         self.version = "default"
+        """The label of the weights."""
+        self.loaded: str | None = None
+        """The weights that were loaded last; None = those that the label names."""
         self.paused: PauseMode | None = None
         self._resumed = asyncio.Event()
         self._resumed.set()
@@ -221,10 +229,10 @@ class Engine:
             return Output(token_ids=[], logprobs=[], finish="abort", stop_reason=None, spans=[], cached_tokens=0)
         call, loop = running.call, asyncio.get_running_loop()
         cached, kept = self.cache.look_up(call.prompt_ids, call.cache_salt)
-        self.cache.add(call.prompt_ids, call.cache_salt, self.version)
+        self.cache.add(call.prompt_ids, call.cache_salt, self.weights)
         self.prompt_tokens += len(call.prompt_ids)
         said = self._say(call)
-        running.start(said, self._times(call, len(said[0])), loop.time(), self.version, kept)
+        running.start(said, self._times(call, len(said[0])), loop.time(), self.version, self.weights, kept)
         if self.paused == "keep":
             running.freeze(loop.time())
         await asyncio.sleep(0)  # even at no latency others get their turn
@@ -333,7 +341,7 @@ class Engine:
             logprobs = [forced_logprob(mode, vocab_size)] * n_out
         else:
             logprobs = token_logprobs(call.prompt_ids, ids, weights, call.sampling, mode=mode, vocab_size=vocab_size)
-        self.cache.add([*call.prompt_ids, *ids], call.cache_salt, self.version)
+        self.cache.add([*call.prompt_ids, *ids], call.cache_salt, self.weights)
         prompt = call.prompt_ids
         return Output(
             token_ids=ids,
@@ -394,9 +402,22 @@ class Engine:
             running.changed.set()
         self._move_line()
 
+    @property
+    def weights(self) -> str:
+        """What makes the logprobs."""
+        return self.version if self.loaded is None else self.loaded
+
     def set_version(self, version: str) -> None:
         """Label the weights; tokens that come out from now on bear it."""
-        now = asyncio.get_running_loop().time()
         self.version = version
+        self._tell_calls()
+
+    def load(self, weights: str) -> None:
+        """Other weights, under the label that stands; tokens that come out from now on are theirs."""
+        self.loaded = weights
+        self._tell_calls()
+
+    def _tell_calls(self) -> None:
+        now = asyncio.get_running_loop().time()
         for running in self._calls.values():
-            running.relabel(version, now, recomputed=self._cleared)
+            running.change(self.version, self.weights, now, recomputed=self._cleared)

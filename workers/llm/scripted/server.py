@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields
@@ -67,6 +68,8 @@ class ScriptedServer:
         """The last generation requests, path and body; for whoever wants to see what was sent."""
         self.url = ""
         self._numbers = itertools.count()
+        self._started_s = time.time()
+        """Names this start of the server."""
         self._where = (host, port, socket_path)
         self._runner: web.AppRunner | None = None
 
@@ -130,6 +133,7 @@ class ScriptedServer:
             add("POST", "/update_weight_version", self._update_weight_version)
             add("GET", "/weight_info", self._weight_info)
             add("POST", "/reset_prefix_cache", self._reset_prefix_cache)
+            add("POST", "/collective_rpc", self._collective_rpc)
         return app
 
     @web.middleware
@@ -230,6 +234,16 @@ class ScriptedServer:
     async def _weight_info(self, _: web.Request) -> web.StreamResponse:
         return _json({"weight_version": self.engine.version})
 
+    async def _collective_rpc(self, request: web.Request) -> web.StreamResponse:
+        """Loads weights, as vLLM's workers do; they have no label until they get one."""
+        body = await _object(request)
+        kwargs = body.get("kwargs") or {}
+        path = kwargs.get("weights_path") if isinstance(kwargs, dict) else None
+        if body.get("method") != "reload_weights" or not isinstance(path, str):
+            raise BadRequestError("expected method reload_weights with a weights_path in kwargs", param="method")
+        self.engine.load(path)
+        return _json({"results": [None]})
+
     async def _reset_prefix_cache(self, _: web.Request) -> web.StreamResponse:
         if self.engine.n_running:
             return _json({"success": False})
@@ -272,7 +286,8 @@ class ScriptedServer:
             ),
         ]
         labels = f'engine="0",model_name="{self.options.model}"'
-        return web.Response(text="".join(f"vllm:{name}{{{labels}{more}}} {value:.1f}\n" for name, more, value in samples))
+        page = [f"vllm:{name}{{{labels}{more}}} {value:.1f}\n" for name, more, value in samples]
+        return web.Response(text="".join((f"process_start_time_seconds {self._started_s:.6f}\n", *page)))
 
     async def _tokenize(self, request: web.Request) -> web.StreamResponse:
         body = await _object(request)

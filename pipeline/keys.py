@@ -58,6 +58,19 @@ Keys of processes, gone when they stop beating:
 
     w:<consumer>        hash    name lock: boot id, since, beat, and who holds it: stage, node, slots, pid, version
     n:<node>, n:<node>:run      hash    epoch of a node; that its lane is read
+
+Keys of the inference pool, under a tag of their own, `{<namespace>:pool}` (docs/adr/0012-inference-pool.md). What a run has there lives for
+a week from its last use; assignments and calls for two leases:
+
+    run:<run>           hash    what the run allows (`ver`), its pause (`pause`, `pause.until`, ...), counters, `rev` · attach, trainers
+    servers:<run>       set     addresses · attach, detach
+    srv:<run>:<url>     hash    what is said of a server and what the last look saw · attach, keepers
+    as:<run>:<url>      zset    <job>:<attempt> -> when its assignment runs out, ms · RUN workers
+    calls:<run>:<url>   hash    <job>:<attempt> -> ids of its model calls in flight · RUN workers
+    aborts:<run>:<url>  hash    id of a call whose process is gone -> since when it is to be aborted there, ms · sweeps; keepers take out
+    looks               zset    `<run> <url>` -> when a keeper is to look at it next, ms · attach, keepers
+    grp:<run>:<group>   string  servers that have members of the group, the first one first; an hour · assign
+    holds:<url>         string  the run whose policy this server holds; `*` = shared by runs · attach
 """
 
 from __future__ import annotations
@@ -119,6 +132,11 @@ class Keys:
     def of_shard(cls, namespace: str, shard: int) -> Keys:
         """The keys of shard number `shard` of a namespace."""
         return cls(f"{{{namespace}:{shard}}}")
+
+    @classmethod
+    def of_pool(cls, namespace: str) -> Keys:
+        """The keys of the inference pool of a namespace."""
+        return cls(f"{{{namespace}:pool}}")
 
     def key(self, *parts: str | int) -> str:
         """Any key: the tag and the parts, joined by colons."""
@@ -233,6 +251,28 @@ class Keys:
 
     def done(self, run: str, at_ms: int) -> str:
         return self.key("done", run, at_ms // DAY_MS)
+
+    def pool_run(self, run: str) -> str:
+        return self.key("run", run)
+
+    def pool_servers(self, run: str) -> str:
+        return self.key("servers", run)
+
+    def pool_server(self, run: str, url: str) -> str:
+        return self.key("srv", run, url)
+
+    def pool_leases(self, run: str, url: str) -> str:
+        return self.key("as", run, url)
+
+    def pool_calls(self, run: str, url: str) -> str:
+        return self.key("calls", run, url)
+
+    def pool_aborts(self, run: str, url: str) -> str:
+        return self.key("aborts", run, url)
+
+    @property
+    def looks(self) -> str:
+        return self.key("looks")
 
     def worker(self, consumer: str) -> str:
         return self.key("w", consumer)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import redis
 
 from pipeline.errors import BrokerError
-from pipeline.inference_pool import InferencePool
+from pipeline.inference_pool import InferencePool, why_waiting
 from pipeline.keys import VALIDATION_LANE, Keys, validation_serial
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
@@ -224,10 +224,8 @@ class WaitReasons:
         return [f"{count} of its groups were dropped: {why}" for why, count in found.most_common(1)]
 
     async def _server_reasons(self) -> list[str]:
-        """RUN workers hold the jobs of a run without servers, and wait for the first."""
-        if await InferencePool(self._client, self._namespace, lease_s=1.0).servers(self._run):
-            return []
-        return [f"No model server is attached to the run: rollstream llm add --run {self._run} URL (a task that calls none needs none)"]
+        """RUN workers hold the jobs of a run without a server to call, and wait for one."""
+        return why_waiting(await InferencePool(self._client, self._namespace, lease_s=1.0).state(self._run))
 
     async def _outside_reasons(self) -> list[str]:
         held = len(self._inbox.outside.held) if self._inbox is not None else 0

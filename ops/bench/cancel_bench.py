@@ -161,7 +161,7 @@ class CancelFleet:
         scripts = Scripts(self._client, self._keys)
         incarnation = await scripts.connect_run(run, nonce=run, ttl_s=3600)
         pool = InferencePool(self._client, self._settings.namespace, lease_s=self._settings.lease_s)
-        await pool.attach(run, [Server(self._model.url, "", "1.0")], ttl_s=3600)
+        await pool.attach(run, [Server(self._model.url, shared=True)])
         units = [
             Unit(f"{run}.g{at}.0", MEMBERS, f"g{at}", 0, "1.0", codec.encode(Prompt(id=f"g{at}", data={"parts": PARTS[at % len(PARTS)]})))
             for at in range(self.groups)

@@ -1,4 +1,4 @@
-"""`rollstream llm add|list|drop`: the inference servers of a run."""
+"""`rollstream llm`: the inference servers of a run; servers and models of one's own are in `llm_serve.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Annotated
 import orjson
 import typer
 
+from ops.cli import llm_serve
+
 app = typer.Typer(no_args_is_help=True)
+app.command("serve", context_settings={"allow_extra_args": True})(llm_serve.serve)
+app.command("tiny")(llm_serve.tiny)
 
 Run = Annotated[str, typer.Option(help="The run whose policy the servers hold.")]
 
@@ -30,7 +34,7 @@ def add(
     async def act() -> None:
         async with connected() as (settings, client):
             pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
-            await pool.attach(run, [Server(url, model, version) for url in urls], ttl_s=settings.run_ttl_s)
+            await pool.attach(run, [Server(url, model, version) for url in urls])
 
     asyncio.run(act())
     typer.echo(f"{len(urls)} server{'s' if len(urls) != 1 else ''} given to run {run}")
@@ -45,10 +49,9 @@ def list_servers(run: Run, as_json: Annotated[bool, typer.Option("--json", help=
     async def act() -> list[dict[str, object]]:
         async with connected() as (settings, client):
             pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
-            load = await pool.load(run)
+            state = await pool.state(run)
             return [
-                {"url": s.url, "state": s.state, "model": s.model, "version": s.version, "jobs": load[s.url]}
-                for s in await pool.servers(run)
+                {"url": s.url, "state": s.standing, "model": s.model, "version": s.version, "jobs": s.jobs} for s in state.servers
             ]
 
     found = asyncio.run(act())
@@ -70,12 +73,9 @@ def drop(urls: Annotated[list[str], typer.Argument()], run: Run) -> None:
     from ops.cli.connection import connected
     from pipeline.inference_pool import InferencePool
 
-    async def act() -> set[str]:
+    async def act() -> list[str]:
         async with connected() as (settings, client):
-            pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
-            known = {server.url for server in await pool.servers(run)}
-            await pool.detach(run, urls)
-            return known
+            return await InferencePool(client, settings.namespace, lease_s=settings.lease_s).detach(run, urls)
 
     known = asyncio.run(act())
     if taken := [url for url in urls if url in known]:

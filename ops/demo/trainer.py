@@ -50,9 +50,7 @@ async def take_a_step(
     settings = QueueSettings.load(redis_url=state.redis_url)
     client = command_client(settings)
     try:
-        await InferencePool(client, settings.namespace, lease_s=settings.lease_s).attach(
-            state.run, [Server(state.model_url, "", "1.0")], ttl_s=86_400.0
-        )
+        await InferencePool(client, settings.namespace, lease_s=settings.lease_s).attach(state.run, [Server(state.model_url, "", "1.0")])
         async with connect(settings, run=state.run) as run:
             rows = [asdict(problem) for name in SHIPPED for problem in load_shipped(name).problems]
             run.feed(rows, epochs=1000, shuffle_seed=7)

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- Assignments live on while their jobs do. KEYS[1] is the meta key of the pool's own tag.
--- ARGV: lease_ms, then per assignment: run, server, holder
--- Returns per assignment 1, or 0 when it had run out or its server is not up any more.
+-- needs: pool
+-- Assignments live on while their jobs do, and the calls in flight with them. ARGV: lease_ms, then per assignment: run, server, holder
+-- Returns per assignment 1, or 0 when it had run out.
 local lease, out = tonumber(ARGV[1]), {}
 for i = 2, #ARGV, 3 do
-  local run, url, holder = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local key = P .. 'as:' .. run .. ':' .. url
-  local up = string.match(call('HGET', P .. 'servers:' .. run, url) or '', '^up ')
-  if up and call('ZSCORE', key, holder) then
-    call('ZADD', key, NOW + lease, holder)
-    call('PEXPIRE', key, lease * 2)
+  local key = leases_key(ARGV[i], ARGV[i + 1])
+  local score = call('ZSCORE', key, ARGV[i + 2])
+  if score and tonumber(score) > NOW then
+    call('ZADD', key, NOW + lease, ARGV[i + 2])
+    keep(key, lease * 2)
+    keep(calls_key(ARGV[i], ARGV[i + 1]), lease * 2)
     out[#out + 1] = 1
   else
     out[#out + 1] = 0

@@ -120,7 +120,7 @@ async def math_fleet() -> AsyncIterator[MathFleet]:
             await wait_until((folder / "m").exists, "the model listens", timeout_s=30)
             pool = InferencePool(client, settings.namespace, lease_s=LEASE_S)
             for run in (RUN, "trained"):
-                await pool.attach(run, [Server(f"unix:{folder / 'm'}", "", "1.0")], ttl_s=3600)
+                await pool.attach(run, [Server(f"unix:{folder / 'm'}", "", "1.0", shared=True)])
             for stage in Stage:
                 made.start(stage)
             yield made

@@ -75,7 +75,7 @@ class Fleet:
             ):
                 assert answer.status == 200
         pool = InferencePool(self.client, self.settings.namespace, lease_s=self.settings.lease_s)
-        await pool.attach(run, [Server(f"unix:{socket}", "", label) for socket in self.sockets], ttl_s=3600)
+        await pool.attach(run, [Server(f"unix:{socket}", "", label, shared=True) for socket in self.sockets])
 
     async def kill_a_runner_at_work(self) -> None:
         """The second RUN process dies while it holds jobs."""

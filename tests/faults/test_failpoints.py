@@ -140,7 +140,7 @@ async def test_a_command_killed_at_its_call_is_given_again(name: str, settings: 
             ends.append(command.exit_code)
 
     assert ends == [-signal.SIGKILL, 0]
-    servers = await InferencePool(client, settings.namespace, lease_s=settings.lease_s).servers("given")
+    servers = (await InferencePool(client, settings.namespace, lease_s=settings.lease_s).state("given")).servers
     share = await RunScripts(client, scripts.keys).set_run("given", window=1)
     assert {"pool_attach": [server.url for server in servers], "set_run": (share.weight, share.paused)}[name] == (
         ["http://127.0.0.1:9"] if name == "pool_attach" else (3.0, True)

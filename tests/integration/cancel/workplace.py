@@ -150,7 +150,7 @@ class Workplace(Fleet):
     async def attach(self) -> None:
         """Gives the model server to the run."""
         pool = InferencePool(self.client, self.settings.namespace, lease_s=self.settings.lease_s)
-        await pool.attach(RUN, [Server(self.model.url, "", "1.0")], ttl_s=600)
+        await pool.attach(RUN, [Server(self.model.url, "", "1.0")])
 
     async def load(self) -> int:
         """Assignments to the model server."""

@@ -98,7 +98,7 @@ async def test_who_may_only_look_sees_it_all_and_is_told_what_it_may_not(
     with pytest.raises(BrokerMisused, match="this user may not"):
         await ops.cancel("run", ["run1"], "user")
     with pytest.raises(BrokerMisused, match="this user may not"):
-        await InferencePool(client, "rs", lease_s=30.0).attach("run1", [Server("unix:/s", "", "")], ttl_s=60.0)
+        await InferencePool(client, "rs", lease_s=30.0).attach("run1", [Server("unix:/s")])
 
 
 def commands_of_scripts() -> set[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from pipeline.inference_pool import Assignment, InferencePool, Server
+from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from pipeline.testing import wait_until
@@ -21,7 +21,7 @@ A, B, C = (Server(f"http://{name}:8000", "m", "1.0") for name in "abc")
 async def pool(client: AsyncClient, settings: QueueSettings) -> InferencePool:
     """Three servers of one run."""
     pool = InferencePool(client, settings.namespace, lease_s=30.0)
-    await pool.attach("run1", [A, B, C], ttl_s=60)
+    await pool.attach("run1", [A, B, C])
     return pool
 
 
@@ -62,7 +62,7 @@ async def test_a_pinned_job_has_one_server_whatever_the_load_and_waits_for_it(po
 
     assert await pool.assign("run1", "", "l", 1, pin=1, avoid=[sorted((A.url, B.url, C.url))[1]]) is None
     down = next(server for server in (A, B, C) if server.url == sorted((A.url, B.url, C.url))[1])
-    await pool.attach("run1", [replace(down, state="draining")], ttl_s=60)
+    await pool.drain("run1", [down.url])
     assert await pool.assign("run1", "", "m", 1, pin=1) is None
     assert await pool.assign("nobodys", "", "m", 1, pin=1) is None
 
@@ -81,7 +81,7 @@ async def test_a_new_server_gets_the_next_jobs(pool: InferencePool) -> None:
     for number in range(4):
         await assigned(pool, f"j{number}")
 
-    await pool.attach("run1", [B], ttl_s=60)
+    await pool.attach("run1", [B])
 
     assert [(await assigned(pool, f"k{number}")).server for number in range(4)] == [B.url] * 4
 
@@ -133,17 +133,18 @@ async def ask_all(pool: InferencePool) -> None:
     await pool.release(found)
 
 
-async def test_a_drained_server_gets_nobody_and_lets_those_it_has_go(pool: InferencePool) -> None:
+async def test_a_draining_server_keeps_those_it_has_and_gets_nobody(pool: InferencePool) -> None:
     held = [await assigned(pool, f"j{number}") for number in range(3)]
-    await pool.attach("run1", [Server(A.url, "m", "1.0", "draining")], ttl_s=60)
+    await pool.drain("run1", [A.url])
 
-    assert [await pool.renew([assignment]) for assignment in held] == [[assignment.server != A.url] for assignment in held]
+    assert await pool.renew(held) == [True] * 3
+    assert [await assigned(pool, f"j{number}") for number in range(3)] == held
     assert {(await assigned(pool, f"k{number}")).server for number in range(6)} == {B.url, C.url}
 
 
 async def test_without_a_server_that_is_up_there_is_no_assignment(pool: InferencePool) -> None:
     await pool.detach("run1", [A.url, B.url])
-    await pool.attach("run1", [Server(C.url, "m", "1.0", "draining")], ttl_s=60)
+    await pool.drain("run1", [C.url])
 
     assert await pool.assign("run1", "", "j1", 1) is None
     assert await pool.assign("nobodys", "", "j1", 1) is None
@@ -151,7 +152,7 @@ async def test_without_a_server_that_is_up_there_is_no_assignment(pool: Inferenc
 
 async def test_a_server_of_another_run_is_never_given(pool: InferencePool) -> None:
     other = Server("http://other:8000", "m", "2.0")
-    await pool.attach("run2", [other], ttl_s=60)
+    await pool.attach("run2", [other])
 
     assert {(await assigned(pool, f"j{number}")).server for number in range(9)} == {A.url, B.url, C.url}
     found = await pool.assign("run2", "", "j0", 1)
@@ -161,7 +162,7 @@ async def test_a_server_of_another_run_is_never_given(pool: InferencePool) -> No
 
 async def test_a_model_is_asked_for_by_name(pool: InferencePool) -> None:
     judge = Server("http://judge:8000", "judge", "")
-    await pool.attach("run1", [judge], ttl_s=60)
+    await pool.attach("run1", [judge])
 
     assert (await assigned(pool, "j1", model="judge")).server == judge.url
     assert {(await assigned(pool, f"j{number}", model="m")).server for number in range(9)} == {A.url, B.url, C.url}
@@ -186,7 +187,7 @@ async def test_servers_that_just_failed_are_avoided(pool: InferencePool) -> None
     assert await pool.assign("run1", "", "mine", 1, avoid=[A.url, B.url, C.url]) is None
 
 
-async def test_a_line_that_is_none_of_ours_is_no_server(pool: InferencePool, client: AsyncClient, settings: QueueSettings) -> None:
-    await ask(client, "HSET", f"{{{settings.namespace}:pool}}:servers:run1", "http://0:1", "nonsense", "http://0:2", "")
+async def test_an_address_of_which_nothing_is_said_is_no_server(pool: InferencePool, client: AsyncClient, settings: QueueSettings) -> None:
+    await ask(client, "SADD", Keys.of_pool(settings.namespace).pool_servers("run1"), "http://0:1")
 
     assert {(await assigned(pool, f"j{number}")).server for number in range(9)} == {A.url, B.url, C.url}

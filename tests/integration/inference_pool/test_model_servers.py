@@ -93,7 +93,7 @@ async def test_a_job_goes_on_at_another_server_when_its_own_dies_in_the_middle_o
     """The dead server has lost its load and was the least loaded one: every job came back to it, four times in a row, and failed."""
     children = {name: models.start(name, per_token_ms=30) for name in ("a", "b")}
     await models.serves("a", "b")
-    await pool.attach("run1", [Server(models.url(name), "", "1.0") for name in children], ttl_s=60)
+    await pool.attach("run1", [Server(models.url(name), "", "1.0") for name in children])
     others = [a_way(servers, f"run1.other.{number}") for number in range(4)]  # load at both, so that the dead one would be chosen
     for number, other in enumerate(others):
         await other.generate(a_call(f"o{number}", 1), timeout_s=20)
@@ -124,7 +124,7 @@ async def test_a_job_waits_for_a_server_and_promises_that_it_will(models: Models
         models.start("late")
         await models.serves("late")
 
-        await pool.attach("run1", [Server(models.url("late"), "", "1.0")], ttl_s=60)
+        await pool.attach("run1", [Server(models.url("late"), "", "1.0")])
 
         assert (await call).server == models.url("late")
         assert min(promised) >= 30, "each promise is longer than any pause between two"
@@ -133,7 +133,7 @@ async def test_a_job_waits_for_a_server_and_promises_that_it_will(models: Models
 @pytest.mark.slow
 async def test_a_server_that_is_listed_and_cannot_be_reached_is_waited_for(models: Models, pool: InferencePool) -> None:
     """A model takes minutes to load. Its jobs used up their tries within seconds, and were dead letters before it was up."""
-    await pool.attach("run1", [Server(models.url("slow"), "", "1.0")], ttl_s=60)
+    await pool.attach("run1", [Server(models.url("slow"), "", "1.0")])
     async with ModelServers(pool, lease_s=LEASE_S, first_suspicion_s=0.05) as servers, a_way(servers) as way:
         call = asyncio.create_task(way.generate(a_call(), timeout_s=20))
         await wait_until(lambda: way.rerouted > CALL_TRIES or call.done(), "it tried more often than a call may fail", timeout_s=30)
@@ -170,11 +170,12 @@ async def test_a_job_moves_at_its_next_call_when_its_server_is_taken_away(
     for name in ("a", "b"):
         models.start(name)
     await models.serves("a", "b")
-    await pool.attach("run1", [Server(models.url("a"), "", "1.0")], ttl_s=60)
+    await pool.attach("run1", [Server(models.url("a"), "", "1.0")])
     async with a_way(servers) as way:
         numbers = itertools.count(1)
         assert (await way.generate(a_call(), timeout_s=20)).server == models.url("a")
-        await pool.attach("run1", [Server(models.url("a"), "", "1.0", "draining"), Server(models.url("b"), "", "1.0")], ttl_s=60)
+        await pool.detach("run1", [models.url("a")])
+        await pool.attach("run1", [Server(models.url("b"), "", "1.0")])
 
         async def moved() -> bool:
             return (await way.generate(a_call(f"r{next(numbers)}"), timeout_s=20)).server == models.url("b")
@@ -188,7 +189,7 @@ async def test_the_load_of_a_job_is_kept_while_it_runs_and_given_back_at_its_end
 ) -> None:
     models.start("a")
     await models.serves("a")
-    await pool.attach("run1", [Server(models.url("a"), "", "1.0")], ttl_s=60)
+    await pool.attach("run1", [Server(models.url("a"), "", "1.0")])
     async with a_way(servers) as way:
         await way.generate(a_call(), timeout_s=20)
         until = asyncio.get_running_loop().time() + 1.5 * LEASE_S
@@ -209,7 +210,7 @@ async def test_an_outage_of_redis_is_waited_for_like_a_server(
     """Half a second without Redis sent a job back to INIT, with all that its agent had done."""
     models.start("a")
     await models.serves("a")
-    await pool.attach("run1", [Server(models.url("a"), "", "1.0")], ttl_s=60)
+    await pool.attach("run1", [Server(models.url("a"), "", "1.0")])
     with LossyProxy(redis_server.socket) as proxy:
         client = command_client(settings.model_copy(update={"redis_url": proxy.url}))
         async with ModelServers(InferencePool(client, settings.namespace, lease_s=LEASE_S), lease_s=LEASE_S) as servers:

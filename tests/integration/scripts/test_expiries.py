@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.inference_pool import InferencePool, Server
+from pipeline.keys import Keys
 from pipeline.messages import Recovery, Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import JournalTurn
@@ -68,10 +69,12 @@ async def test_an_open_step_lives_while_its_trainer_is_there(connect: Connect) -
 async def test_servers_that_are_called_are_not_forgotten(client: AsyncClient, settings: QueueSettings) -> None:
     """They were attached once, and gone a time to live later, in the middle of a run whose trainer was there all the time."""
     pool = InferencePool(client, settings.namespace, lease_s=30.0)
-    await pool.attach("run1", [Server("http://a", "", "1.0")], ttl_s=60.0)
-    key = f"{{{settings.namespace}:pool}}:servers:run1"
-    assert 0 < int(await ask(client, "PTTL", key)) <= 60_000
+    await pool.attach("run1", [Server("http://a")])
+    keys = Keys.of_pool(settings.namespace)
+    kept = [keys.pool_run("run1"), keys.pool_servers("run1"), keys.pool_server("run1", "http://a"), keys.key("holds", "http://a")]
+    for key in kept:
+        await ask(client, "PEXPIRE", key, 60_000)
 
     assert await pool.assign("run1", "", "job", 1)
 
-    assert int(await ask(client, "PTTL", key)) > 6 * DAY_MS
+    assert [key for key in kept if int(await ask(client, "PTTL", key)) < 6 * DAY_MS] == []

@@ -235,7 +235,7 @@ async def test_a_run_without_a_model_server_is_told_how_to_get_one(settings: Que
         with pytest.raises(WaitTimeout, match=f"No model server is attached to the run: rollstream llm add --run {RUN} URL"):
             await job.result(timeout_s=0.01)
 
-        await pool.attach(RUN, [Server("http://127.0.0.1:1", "", "")], ttl_s=60.0)
+        await pool.attach(RUN, [Server("http://127.0.0.1:1")])
         assert [reason for reason in await run.why_waiting() if "model server" in reason] == []
 
         pump.hold_all = False

@@ -1,0 +1,57 @@
+"""The inference servers of each run: which job calls which, when, and what is known of them (docs/adr/0012-inference-pool.md).
+
+    InferencePool                 attach, drain, assign, begin and end calls, state (`pool.py`)
+    PoolLooks                     what keepers ask and say: looks, sweeps, aborts (`looks.py`)
+    Server, Assignment, ...       what goes in and out (`records.py`)
+    label, number_of, ...         the labels of weights (`labels.py`)
+    why_waiting, standing         the state in sentences, for people (`words.py`)
+
+State is in Redis under a tag of its own, `{<namespace>:pool}`; its keys are listed in `pipeline/keys.py`, its scripts are `pool_*.lua`.
+"""
+
+from pipeline.inference_pool.labels import ANY, AllowedLabels, label, label_in_record, number_of, updating_label
+from pipeline.inference_pool.looks import DueLook, Looked, PoolLooks, Seen
+from pipeline.inference_pool.pool import InferencePool
+from pipeline.inference_pool.records import (
+    Assignment,
+    BeginRefusal,
+    Begun,
+    Call,
+    EndedCall,
+    NoServer,
+    Pause,
+    PoolState,
+    Server,
+    ServerState,
+    ServerTaken,
+    Wanted,
+)
+from pipeline.inference_pool.words import standing, why_waiting
+
+__all__ = [
+    "ANY",
+    "AllowedLabels",
+    "Assignment",
+    "BeginRefusal",
+    "Begun",
+    "Call",
+    "DueLook",
+    "EndedCall",
+    "InferencePool",
+    "Looked",
+    "NoServer",
+    "Pause",
+    "PoolLooks",
+    "PoolState",
+    "Seen",
+    "Server",
+    "ServerState",
+    "ServerTaken",
+    "Wanted",
+    "label",
+    "label_in_record",
+    "number_of",
+    "standing",
+    "updating_label",
+    "why_waiting",
+]

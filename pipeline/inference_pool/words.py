@@ -1,0 +1,60 @@
+"""The state of a pool in sentences, for people. Nothing decides on them."""
+
+from __future__ import annotations
+
+from pipeline.inference_pool.labels import label_in_record
+from pipeline.inference_pool.records import Pause, PoolState, ServerState
+
+
+def why_waiting(state: PoolState) -> list[str]:
+    """Why calls of a run cannot begin; empty when some can."""
+    if state.pause is not None and state.is_paused:
+        return [_paused(state, state.pause)]
+    if not state.servers:
+        return [f"No model server is attached to the run: rollstream llm add --run {state.run} URL (a task that calls none needs none)"]
+    if any(server.is_usable for server in state.servers):
+        return []
+    lapsed = [_lapsed(state, state.pause)] if state.pause is not None else []
+    return ["No synced server: " + "; ".join(f"{server.url} {standing(server, state)}" for server in state.servers), *lapsed]
+
+
+def standing(server: ServerState, state: PoolState) -> str:
+    """How one server stands, and why."""
+    drains = ", draining" if server.draining and server.standing != "draining" else ""
+    match server.standing:
+        case "down":
+            return f"is down since {_ago(server.since_ms, state)}: {server.why or 'no answer'}{drains}"
+        case "unsynced":
+            return f"is unsynced since {_ago(server.since_ms, state)}: {_unsynced(server, state)}{drains}"
+        case "draining":
+            return f"is draining: it keeps {server.jobs} jobs and gets no new ones"
+        case _:
+            if server.engine_paused and not state.is_paused:
+                return "is up, but its engine is paused, by nobody that the pool knows of"
+            return "is up" if server.looked_ms else "is up, as far as is known: nobody has looked yet"
+
+
+def _unsynced(server: ServerState, state: PoolState) -> str:
+    run, wanted = state.run, label_in_record(state.allowed.highest, state.run)
+    if wanted == "none":
+        return "the run has had no weight update yet"
+    if not server.version:
+        return f"it reports no label, and no update of this run reached it since it started; the run is at {wanted}"
+    if server.version.startswith(f"{run}/updating-"):
+        return f"an update began and did not end there; the run is at {wanted}"
+    return f"it holds {label_in_record(server.version, run)!r}, the run is at {wanted}"
+
+
+def _paused(state: PoolState, pause: Pause) -> str:
+    to = f" to {label_in_record(pause.to, state.run)}" if pause.to else ""
+    what = "Its engines are away" if pause.why == "away" else f"Its weights are updated{to}"
+    return f"{what}, since {_ago(pause.since_ms, state)}: no model call begins until {pause.holder} ends that"
+
+
+def _lapsed(state: PoolState, pause: Pause) -> str:
+    return f"The update by {pause.holder} lapsed {_ago(pause.until_ms, state)} ago: the next one mends the servers that it left"
+
+
+def _ago(at_ms: int, state: PoolState) -> str:
+    seconds = max(0, state.now_ms - at_ms) / 1000
+    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,29 @@
+#!lua flags=allow-oom
+-- needs: pool
+-- Model calls begin, and stand in `calls:` until they end: who pauses the run sees all of them. The lease is renewed. Idempotent by call id.
+-- ARGV: run, lease_ms, then per call: server, holder, call id (no spaces)
+-- Returns {oldest label that the run allows now, newest ('' = any), then per call: ok, label of the server's weights; or in place of ok why not:
+-- paused, gone (the server or the lease), down, unsynced}.
+local run, lease = ARGV[1], tonumber(ARGV[2])
+local r, read = pool_run(run), {}
+local lowest, highest = allowed_labels(r)
+local out = {lowest, highest}
+for i = 3, #ARGV, 3 do
+  local url, holder, id = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local s = read[url] or pool_server(run, url)
+  read[url] = s
+  local score = call('ZSCORE', leases_key(run, url), holder)
+  local no = (r.is_paused and 'paused') or why_not(r, s) or ((not score or tonumber(score) <= NOW) and 'gone') or nil
+  if not no then
+    local key, calls = leases_key(run, url), calls_key(run, url)
+    local ids = call('HGET', calls, holder) or ''
+    if not string.find(' ' .. ids .. ' ', ' ' .. id .. ' ', 1, true) then
+      call('HSET', calls, holder, ids == '' and id or ids .. ' ' .. id)
+    end
+    call('ZADD', key, NOW + lease, holder)
+    keep(key, lease * 2)
+    keep(calls, lease * 2)
+  end
+  out[#out + 1], out[#out + 2] = no or 'ok', s.ver or ''
+end
+return out

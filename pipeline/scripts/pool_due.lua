@@ -1,0 +1,34 @@
+#!lua flags=allow-oom
+-- needs: pool
+-- Which servers a keeper is to look at now. A look is a lease: of all keepers one looks at a server, about once a second; who dies over it is followed
+-- by another. Assignments that ran out are swept here, and their calls stand in `aborts:` until the server said yes (pool_aborted): a keeper that
+-- dies in between loses none. A server that left is forgotten when nothing of its run is left there. Nothing is judged while a run's engines are away.
+-- ARGV: ms that a look may take, most looks, ms until an away run is looked at again, ms after which an abort that nobody could do is given up
+-- Returns per server {run, url, state, kind, model, ids to abort...}.
+local out = {}
+for _, pair in ipairs(call('ZRANGEBYSCORE', P .. 'looks', '-inf', NOW, 'LIMIT', 0, tonumber(ARGV[2]))) do
+  local run, url = string.match(pair, '^(%S+) (.+)$')
+  local s = hash(server_key(run, url), 'state', 'kind', 'model')
+  local key, aborts = leases_key(run, url), {}
+  for _, holder in ipairs(call('ZRANGEBYSCORE', key, '-inf', NOW)) do end_lease(run, url, holder) end
+  local waiting = call('HGETALL', aborts_key(run, url))
+  for i = 1, #waiting, 2 do
+    if tonumber(waiting[i + 1]) < NOW - tonumber(ARGV[4]) then
+      call('HDEL', aborts_key(run, url), waiting[i])
+    elseif #aborts < 500 then
+      aborts[#aborts + 1] = waiting[i]
+    end
+  end
+  local is_left = not s.state or s.state == 'gone'
+  if is_left and #aborts == 0 and call('ZCARD', key) == 0 then
+    call('ZREM', P .. 'looks', pair)
+    unlink(server_key(run, url))
+  elseif pool_run(run).is_away then
+    call('ZADD', P .. 'looks', NOW + tonumber(ARGV[3]), pair)
+  else
+    call('ZADD', P .. 'looks', NOW + tonumber(is_left and #aborts == 0 and ARGV[3] or ARGV[1]), pair)
+    out[#out + 1] = {run, url, s.state or 'gone', s.kind or '', s.model or '', unpack(aborts)}
+  end
+end
+if call('EXISTS', P .. 'looks') == 1 then keep(P .. 'looks', WEEK) end
+return out

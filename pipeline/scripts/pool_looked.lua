@@ -1,0 +1,47 @@
+#!lua flags=allow-oom
+-- needs: pool
+-- What a keeper saw of a server. Two looks without an answer make it down, one good look brings it back; its label says whether it is synced. One that
+-- reports no label keeps the one that its trainer gave it until it starts anew. Idempotent.
+-- A server that its engine holds paused though the run is not (its trainer died in an update): with a label that the run allows it is told to go on;
+-- else its weights are unknown, and the calls frozen there are aborted.
+-- ARGV: run, url, ms until the next look, 1 when alive, why not, label ('' = it reports none), 1 when paused, started, running, waiting, kv, logprobs mode
+-- Returns {what it was, what it is: up, down, unsynced or gone; resume or ''}.
+local run, url, alive = ARGV[1], ARGV[2], ARGV[4] == '1'
+local key, r = server_key(run, url), pool_run(run)
+local s = pool_server(run, url)
+if not s.state then return {'gone', 'gone', ''} end
+call('ZADD', P .. 'looks', 'XX', NOW + tonumber(ARGV[3]), run .. ' ' .. url)
+if r.is_away then return {'up', 'up', ''} end
+local function standing(t) return s.state == 'gone' and 'gone' or t.alive == '0' and 'down' or not is_synced(r, t) and 'unsynced' or 'up' end
+local was = standing(s)
+call('HSET', key, 'looked', NOW)
+if not alive then
+  local fails = call('HINCRBY', key, 'fails', 1)
+  call('HSET', key, 'why', ARGV[5])
+  call('HSETNX', key, 'failing', NOW)
+  if fails >= 2 then
+    s.alive = '0'
+    call('HSET', key, 'alive', '0')
+  end
+else
+  local label = ARGV[6]
+  if label == '' then label = (s.started and s.started ~= ARGV[8]) and '' or s.ver or '' end
+  call('HSET', key, 'alive', '1', 'fails', 0, 'why', '', 'ver', label, 'paused', ARGV[7], 'started', ARGV[8], 'running', ARGV[9],
+    'waiting', ARGV[10], 'kv', ARGV[11], 'seen', NOW)
+  if ARGV[12] ~= '' then call('HSET', key, 'lp', ARGV[12]) end
+  call('HDEL', key, 'failing')
+  s.alive, s.ver = '1', label
+end
+local is, act = standing(s), ''
+if was ~= is then
+  call('HSET', key, 'since', NOW)
+  pool_changed(run)
+end
+if alive and ARGV[7] == '1' and r.ver and not r.is_paused and s.shared ~= '1' then
+  if is_synced(r, s) then
+    act = 'resume'
+  else
+    for _, holder in ipairs(call('HKEYS', calls_key(run, url))) do abort_calls(run, url, holder) end
+  end
+end
+return {was, is, act}

@@ -1,0 +1,31 @@
+#!lua flags=allow-oom
+-- needs: pool
+-- needs: pauses
+-- A trainer takes the pause of its run: when this has answered no call begins (pool_begin_call), and every call in flight stands in `calls:`. A lease,
+-- renewed by pool_hold. Fenced by incarnation: a later one takes the pause over, an earlier one is refused for good. A second holder of the same
+-- incarnation is refused while the lease lives. The same holder again may say what else it is for. Shared servers hold no policy: not concerned.
+-- ARGV: run, inc, holder, why (update or away), mode (keep, abort or wait), label to come ('' = none), lease_ms
+-- Returns {'ok', then per server, by address: url, model, kind, control, state, label, started}; {'held', why, for how long it has been held in ms};
+-- or {'stale', inc}.
+local run, inc, holder = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local rk = pool_run_key(run)
+local r = hash(rk, 'inc', 'pause', 'pause.inc', 'pause.until', 'pause.since', 'pause.why')
+if tonumber(r.inc or '0') > inc then return {'stale', r.inc} end
+local lives = r.pause and tonumber(r['pause.until']) > NOW
+if lives and r.pause ~= holder and tonumber(r['pause.inc']) == inc then return {'held', r['pause.why'], NOW - tonumber(r['pause.since'])} end
+if not (lives and r.pause == holder) then
+  end_pause(run)
+  call('HSET', rk, 'pause', holder, 'pause.since', NOW)
+end
+call('HSET', rk, 'inc', inc, 'pause.inc', inc, 'pause.why', ARGV[4], 'pause.mode', ARGV[5], 'pause.until', NOW + tonumber(ARGV[7]))
+if ARGV[6] ~= '' then call('HSET', rk, 'pause.to', ARGV[6]) else call('HDEL', rk, 'pause.to') end
+keep_run(run)
+local out, urls = {'ok'}, call('SMEMBERS', servers_key(run))
+table.sort(urls)
+for _, url in ipairs(urls) do
+  local s = hash(server_key(run, url), 'model', 'kind', 'control', 'state', 'ver', 'started', 'shared')
+  if s.state and s.shared ~= '1' then
+    for _, word in ipairs({url, s.model or '', s.kind or '', s.control or '', s.state, s.ver or '', s.started or ''}) do out[#out + 1] = word end
+  end
+end
+return out

@@ -1,0 +1,28 @@
+#!lua flags=allow-oom
+-- needs: pool
+-- needs: pauses
+-- The holder of a pause is done: the run's label, the labels of its servers and the end of the pause are one step, before the engines go on, so what
+-- begins afterwards is checked against the new label. Fenced by the lease. Idempotent by the name of what is done.
+-- ARGV: run, holder, what is done (a name of its own), label that the run allows from now on ('' = as it is), 1 when the pause goes on (its engines are
+-- away still), then per server: url, label
+-- Returns {'ok'}, {'again'} or {'lost', who holds it now ('' = nobody)}.
+local run, holder, done = ARGV[1], ARGV[2], ARGV[3]
+local rk = pool_run_key(run)
+local r = hash(rk, 'pause', 'pause.until', 'pause.done')
+if r['pause.done'] == done then return {'again'} end
+if r.pause ~= holder or tonumber(r['pause.until']) <= NOW then return {'lost', r.pause ~= holder and r.pause or ''} end
+call('HSET', rk, 'pause.done', done)
+if ARGV[4] ~= '' then call('HSET', rk, 'ver', ARGV[4]) end
+if ARGV[5] == '1' then call('HDEL', rk, 'pause.to') else end_pause(run) end
+for i = 6, #ARGV, 2 do
+  local key = server_key(run, ARGV[i])
+  if call('EXISTS', key) == 1 then
+    call('HSET', key, 'ver', ARGV[i + 1], 'alive', 1, 'fails', 0)
+    call('HDEL', key, 'failing')
+    keep(key, WEEK)
+  end
+end
+for _, url in ipairs(call('SMEMBERS', servers_key(run))) do call('ZADD', P .. 'looks', 'XX', NOW, run .. ' ' .. url) end
+keep_run(run)
+pool_changed(run)
+return {'ok'}

@@ -1,0 +1,23 @@
+#!lua flags=allow-oom
+-- needs: pool
+-- How many calls are in flight at servers of a run that is paused; with `abort` keepers are asked to end them at the servers. A call stays in `calls:`
+-- until its worker says that it ended, so one that arrives at its server after the abort is asked for again: call this until it says none. Calls of a
+-- process that died are swept with its lease. ARGV: run, 1 = abort, then urls
+-- Returns {calls in flight, aborts that no server has taken yet}.
+local run, calls, aborts = ARGV[1], 0, 0
+for i = 3, #ARGV do
+  local url = ARGV[i]
+  local found = call('HVALS', calls_key(run, url))
+  for _, ids in ipairs(found) do
+    for id in string.gmatch(ids, '%S+') do
+      calls = calls + 1
+      if ARGV[2] == '1' then call('HSETNX', aborts_key(run, url), id, NOW) end
+    end
+  end
+  if ARGV[2] == '1' and #found > 0 then
+    keep(aborts_key(run, url), WEEK)
+    call('ZADD', P .. 'looks', NOW, run .. ' ' .. url)
+  end
+  aborts = aborts + call('HLEN', aborts_key(run, url))
+end
+return {calls, aborts}

@@ -13,6 +13,7 @@ from ops.cli import llm_serve
 app = typer.Typer(no_args_is_help=True)
 app.command("serve", context_settings={"allow_extra_args": True})(llm_serve.serve)
 app.command("tiny")(llm_serve.tiny)
+app.command("smollm2")(llm_serve.smollm2)
 
 Run = Annotated[str, typer.Option(help="The run whose policy the servers hold.")]
 
@@ -50,9 +51,7 @@ def list_servers(run: Run, as_json: Annotated[bool, typer.Option("--json", help=
         async with connected() as (settings, client):
             pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
             state = await pool.state(run)
-            return [
-                {"url": s.url, "state": s.standing, "model": s.model, "version": s.version, "jobs": s.jobs} for s in state.servers
-            ]
+            return [{"url": s.url, "state": s.standing, "model": s.model, "version": s.version, "jobs": s.jobs} for s in state.servers]
 
     found = asyncio.run(act())
     if as_json:

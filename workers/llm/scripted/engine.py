@@ -350,7 +350,7 @@ class Engine:
             stop_reason=running.stop_reason if whole else None,
             spans=spans,
             cached_tokens=cached,
-            prompt_logprobs=self._score(prompt[:1], prompt[1:], running.marks[0][1], call, "raw") if call.scores_prompt else None,
+            prompt_logprobs=self._score(prompt[:1], prompt[1:], self.weights, call, "raw") if call.scores_prompt else None,
             scored=[
                 {id_: self._score([*prompt, *ids[:place]], [id_], weights[place], call, mode)[0] for id_ in call.scored_ids}
                 for place in range(n_out)

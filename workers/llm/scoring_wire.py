@@ -1,0 +1,102 @@
+"""How vLLM is asked for the logprobs of given tokens, as pure functions, on both of its wires.
+
+Two questions, since vLLM has two answers:
+
+    the prompt's tokens     `prompt_logprobs: 0`: one call for a whole segment. These logprobs are raw whatever `--logprobs-mode` says:
+                            prompt tokens pass no sampler. Such a call does not read the prefix cache.
+    a token at the end      `logprob_token_ids` with `max_tokens: 1`: the logprob of that token under the sampling of the call, in the
+                            server's mode, whatever is sampled beside it. One call a token, against any vocabulary.
+
+Traps: `logprobs` must equal the number of `logprob_token_ids`, and no more entries than that come back on the ids wire, the sampled token
+first; so the token is asked for twice. vLLM writes -9999 for a probability of 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from pipeline.engines.errors import InvalidResponse
+from pipeline.messages import Sampling
+from workers.llm import validate
+from workers.llm.backend import GenRequest
+from workers.llm.validate import HIGHEST_LOGPROB, LOWEST_LOGPROB
+from workers.llm.vllm_wire import TOKEN_TEXT_PREFIX, Body, completions_body, generate_body
+
+Wire = Literal["generate", "completions"]
+PATHS: dict[Wire, str] = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
+BodyOf = Callable[[str], Body]
+"""The body of a call under a request id."""
+
+
+def prompt_body(wire: Wire, ids: list[int], request_id: str, model: str, salt: str) -> Body:
+    """Asks for the raw logprobs of the tokens of a prompt."""
+    request = GenRequest(request_id=request_id, prompt_ids=ids, sampling=Sampling(), max_tokens=1, seed=0, cache_salt=salt)
+    if wire == "generate":
+        body = generate_body(request, request_id, model)
+        body["sampling_params"]["prompt_logprobs"] = 0
+        return body
+    return {**completions_body(request, request_id, model), "prompt_logprobs": 0}
+
+
+def read_prompt(wire: Wire, payload: object, ids: list[int]) -> list[float]:
+    """Logprobs of the tokens of the prompt but the first, nats; -inf where the server gives no probability.
+
+    Raises:
+        InvalidResponse
+    """
+    top, choice = _single_choice(payload)
+    where = top if wire == "generate" else choice
+    validate.check_echo(ids, where.get("prompt_token_ids"))
+    entries = where.get("prompt_logprobs")
+    if not isinstance(entries, list) or len(entries) != len(ids):
+        n_entries = len(entries) if isinstance(entries, list) else "no"
+        raise InvalidResponse("prompt_logprobs", f"expected {len(ids)} entries, got {n_entries}")
+    found = []
+    for place in range(1, len(ids)):
+        entry = entries[place]
+        of_id = entry.get(str(ids[place])) if isinstance(entry, dict) else None
+        found.append(_number(of_id.get("logprob") if isinstance(of_id, dict) else None, f"prompt token {place}"))
+    return found
+
+
+def token_body(wire: Wire, ids: list[int], token: int, sampling: Sampling, request_id: str, model: str, salt: str) -> Body:
+    """Asks for the logprob of one token behind some ids, under the sampling of its turn."""
+    request = GenRequest(request_id=request_id, prompt_ids=ids, sampling=sampling, max_tokens=1, seed=0, cache_salt=salt)
+    asked = {"logprobs": 2, "logprob_token_ids": [token, token]}
+    if wire == "generate":
+        body = generate_body(request, request_id, model)
+        body["sampling_params"].update(asked)
+        return body
+    return {**completions_body(request, request_id, model), **asked}
+
+
+def read_token(wire: Wire, payload: object, token: int) -> float:
+    """That logprob, nats; -inf where the sampling leaves the token no probability.
+
+    Raises:
+        InvalidResponse
+    """
+    choice = _single_choice(payload)[1]
+    match (wire, choice.get("logprobs")):
+        case ("generate", {"content": [{"top_logprobs": [*tops]}]}):
+            for top in tops:
+                if isinstance(top, dict) and (top.get("token_id") == token or top.get("token") == f"{TOKEN_TEXT_PREFIX}{token}"):
+                    return _number(top.get("logprob"), f"token {token}")
+        case ("completions", {"top_logprobs": [dict(named)]}) if f"{TOKEN_TEXT_PREFIX}{token}" in named:
+            return _number(named[f"{TOKEN_TEXT_PREFIX}{token}"], f"token {token}")
+    raise InvalidResponse("logprob_token_ids", f"expected a logprob of token {token}, got {choice.get('logprobs')!r:.200}")
+
+
+def _single_choice(payload: object) -> tuple[Body, Body]:
+    choices = payload.get("choices") if isinstance(payload, dict) else None
+    if not isinstance(payload, dict) or not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        raise InvalidResponse("choices", f"expected one choice, got {choices!r:.80}")
+    return payload, choices[0]
+
+
+def _number(value: object, what: str) -> float:
+    if type(value) not in (float, int) or not isinstance(value, float | int) or math.isnan(value) or value > HIGHEST_LOGPROB:
+        raise InvalidResponse("prompt_logprobs", f"logprob of {what} is {value!r}, expected a number of at most 0")
+    return float(value) if value > LOWEST_LOGPROB else -math.inf

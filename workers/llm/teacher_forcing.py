@@ -1,0 +1,239 @@
+"""Recorded logprobs recomputed by teacher forcing: a server is given the recorded ids and says how probable each sampled token is.
+
+The recomputed logprob must be of the distribution that the recorded one is of:
+
+    the turn's mode        what is asked (`scoring_wire.py`)
+    raw                    the logprobs of the prompt's tokens, which no sampling touches: one call a segment
+    processed, and the     the same: temperature 1 and nothing cut leave the distribution as it is
+      sampling is plain
+    processed otherwise    one call a token, with the turn's temperature, top-p, top-k and min-p, of a server in processed mode
+
+Only tokens of spans whose version is the one that the server holds are compared; its label is asked before and after. Not comparable,
+and counted as such: other versions; penalties in processed mode, which depend on what was sampled in the call; a processed turn at a
+server in raw mode; the last token of a context that is full. Prefix caches are not trusted: what asks for a prompt's tokens reads none,
+and the rest has a salt of its own.
+
+Legend for array shapes: T tokens of one segment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from pipeline.engines import Exchange, InvalidResponse, ModelError
+from pipeline.messages import Sampling, Trajectory, Turn
+from workers.llm import scoring_wire as wire
+from workers.llm.backend import Caps
+from workers.llm.logprob_distance import F64, Distances
+from workers.llm.vllm import VllmBackend
+
+CALL_TIMEOUT_S = 300.0
+TRIES = 4
+FIRST_DELAY_S = 0.2
+MOST_CALLS = 16
+"""In flight at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """What a server says of a trajectory's sampled tokens."""
+
+    logprobs_T: tuple[F64, ...]
+    """One array a segment, nats; NaN where the server was not asked, -inf where it leaves the token no probability."""
+    skipped: Mapping[str, int]
+    """Sampled tokens that are not comparable, by why."""
+
+
+class VersionMoved(ModelError):
+    """The server got other weights while it was asked."""
+
+    def __init__(self, server: str, before: str, after: str) -> None:
+        super().__init__(f"model server {server} had weights {before!r} before and {after!r} after its logprobs were asked for: ask again")
+
+
+class TeacherForcing:
+    """One server that recomputes. An async context manager.
+
+    Args:
+        url: `http://host:port` or `unix:/path/to.sock`.
+        model: name at the server; empty = its first.
+        version: label of the weights it holds; empty = as it says.
+    """
+
+    def __init__(self, url: str, *, model: str = "", api_key: str = "", version: str = "") -> None:
+        self._backend = VllmBackend(url, model=model, api_key=api_key)
+        self._http = Exchange(url, api_key)
+        self._given_version = version
+        self._salt = f"teacher-forcing-{uuid.uuid4().hex}"
+        self._number = 0
+        self._calls = asyncio.Semaphore(MOST_CALLS)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._backend)
+        self._http.open()
+        self._stack.push_async_callback(self._http.close)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stack.aclose()
+
+    async def caps(self) -> Caps:
+        """What the server can do.
+
+        Raises:
+            ModelError
+        """
+        return await self._backend.probe()
+
+    async def version(self) -> str:
+        """The label of its weights; empty = neither it nor the caller says.
+
+        Raises:
+            ModelError
+        """
+        return self._given_version or await self._backend.control.version()
+
+    async def recompute(self, trajectory: Trajectory) -> Recomputed:
+        """Logprobs of what was sampled, as far as this server can say.
+
+        Args:
+            trajectory: one that keeps its promises (`workers/agent/invariants.py`).
+
+        Raises:
+            ModelError: no answer to be believed, or the weights changed meanwhile (`VersionMoved`).
+        """
+        caps, version = await self.caps(), await self.version()
+        whole, single, skipped = _plan(trajectory, caps, version)
+        logprobs_T = tuple(np.full(len(segment.token_ids), math.nan) for segment in trajectory.segments)
+
+        async def segment_at_once(index: int, places: list[int]) -> None:
+            ids = trajectory.segments[index].token_ids[: places[-1] + 1].tolist()
+            found = await self._ask(lambda name: wire.prompt_body(_wire(caps), ids, name, caps.model, self._salt))
+            logprobs = wire.read_prompt(_wire(caps), found, ids)
+            for place in places:
+                logprobs_T[index][place] = logprobs[place - 1]
+
+        async def one_token(index: int, place: int, sampling: Sampling) -> None:
+            ids = trajectory.segments[index].token_ids[: place + 1].tolist()
+            *before, token = ids
+            found = await self._ask(lambda name: wire.token_body(_wire(caps), before, token, sampling, name, caps.model, self._salt))
+            logprobs_T[index][place] = wire.read_token(_wire(caps), found, token)
+
+        try:
+            async with asyncio.TaskGroup() as asking:
+                for index, places in whole.items():
+                    asking.create_task(segment_at_once(index, places), name=f"score segment {index}")
+                for index, place, sampling in single:
+                    asking.create_task(one_token(index, place, sampling), name=f"score token {place} of segment {index}")
+        except* ModelError as errors:
+            raise _first_of(errors) from None
+        if (after := await self.version()) != version:
+            raise VersionMoved(self._backend.url, version, after)
+        return Recomputed(logprobs_T=logprobs_T, skipped=skipped)
+
+    async def _ask(self, body: wire.BodyOf) -> object:
+        path = wire.PATHS[_wire(await self.caps())]
+        for tries in range(1, TRIES + 1):
+            self._number += 1
+            async with self._calls:
+                try:
+                    return await self._http.post(path, body(f"{self._salt}-{self._number}"), timeout_s=CALL_TIMEOUT_S)
+                except ModelError as error:
+                    if not error.retryable or isinstance(error, InvalidResponse) or tries == TRIES:
+                        raise
+            await asyncio.sleep(FIRST_DELAY_S * 2 ** (tries - 1))
+        raise AssertionError("the last try returns or raises")
+
+
+def distances(trajectory: Trajectory, recomputed: Recomputed) -> Distances:
+    """How far the recorded logprobs are from the recomputed ones."""
+    d_T = [segment.logprobs.astype(np.float64) - found for segment, found in zip(trajectory.segments, recomputed.logprobs_T, strict=True)]
+    turns = [turn for turn in trajectory.turns if turn.end > turn.start]
+    edges = {name: np.array([d_T[turn.segment][at(turn)] for turn in turns]) for name, at in (("first", _first), ("last", _last))}
+    return Distances(
+        all_D=_compared(np.concatenate(d_T) if d_T else np.zeros(0)), first_D=_compared(edges["first"]), last_D=_compared(edges["last"])
+    )
+
+
+def holds(label: str, version: str) -> bool:
+    """Whether the label of an engine's weights is that version; an engine's label may have its run in front, as in `swe-7b/1.5`."""
+    return bool(version) and (label == version or label.endswith(f"/{version}"))
+
+
+def _first(turn: Turn) -> int:
+    return turn.start
+
+
+def _last(turn: Turn) -> int:
+    return turn.end - 1
+
+
+def _compared(d_D: F64) -> F64:
+    found: F64 = d_D[~np.isnan(d_D)]
+    return found
+
+
+def _plan(
+    trajectory: Trajectory, caps: Caps, version: str
+) -> tuple[dict[int, list[int]], list[tuple[int, int, Sampling]], Mapping[str, int]]:
+    """Places to be asked for by segment, single tokens with their sampling, and what cannot be asked."""
+    whole: dict[int, list[int]] = {}
+    single: list[tuple[int, int, Sampling]] = []
+    skipped: Counter[str] = Counter()
+    for turn in trajectory.turns:
+        if turn.end == turn.start:
+            continue
+        way = _way(turn, caps)
+        comparable = np.zeros(turn.end, dtype=bool)
+        for span in trajectory.segments[turn.segment].versions:
+            if holds(version, span.version):
+                comparable[span.start : span.end] = True
+        for place in range(turn.start, turn.end):
+            if not comparable[place]:
+                skipped["another version"] += 1
+            elif place + (way == AT_ONCE) >= caps.max_model_len:
+                skipped["the context is full"] += 1
+            elif way == AT_ONCE:
+                whole.setdefault(turn.segment, []).append(place)
+            elif way == ONE_BY_ONE:
+                single.append((turn.segment, place, turn.sampling))
+            else:
+                skipped[way] += 1
+    return whole, single, skipped
+
+
+AT_ONCE, ONE_BY_ONE = "at once", "one by one"
+
+
+def _way(turn: Turn, caps: Caps) -> str:
+    """How the logprobs of a turn are asked for, or why they cannot be."""
+    sampling = turn.sampling
+    if turn.logprobs_mode == "raw":
+        return AT_ONCE
+    if sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0:
+        return "processed with penalties"
+    if sampling.temperature == 1.0 and sampling.top_p == 1.0 and not sampling.top_k and not sampling.min_p:
+        return AT_ONCE
+    return ONE_BY_ONE if caps.logprobs_mode == "processed" else "processed, and the server says raw ones"
+
+
+def _wire(caps: Caps) -> wire.Wire:
+    if caps.endpoint == "generate" or caps.endpoint == "completions":
+        return caps.endpoint
+    raise InvalidResponse("endpoint", f"logprobs of given tokens are asked of vLLM's wires, not of {caps.endpoint}")
+
+
+def _first_of(errors: BaseExceptionGroup[ModelError]) -> ModelError:
+    first = errors.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

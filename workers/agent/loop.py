@@ -34,7 +34,7 @@ from workers.llm.ratio import ratio_bias
 from workers.tools.base import ToolOverran, ToolResult, ToolSet
 
 MAX_CALLS_A_TURN = 16
-"""Tool calls of one turn that are run; a turn that writes more is told so."""
+"""Tool calls and faults of one turn that are answered; a turn that writes more is told how many were left."""
 MAX_PARTS = 32
 """Calls that one turn may take; a server that aborts more often than that is broken."""
 ABORT_GRACE_S = 2.0
@@ -358,8 +358,8 @@ class _AgentLoop:
         errors = 0
         end: AgentEnd | None = None
         started = time.monotonic()
-        for number, item in enumerate(parsed.items):
-            text, is_fault, result = await self._answer(item, number)
+        for item in parsed.items[:MAX_CALLS_A_TURN]:
+            text, is_fault, result = await self._answer(item)
             errors += is_fault
             replies.append(ChatMessage(role="tool", content=text))
             if result is not None and result.ends:
@@ -368,22 +368,22 @@ class _AgentLoop:
             if self.active.left_s <= 0:
                 end = AgentEnd(stop=StopReason.TIME, answer=parsed.content)
                 break
+        more = len(parsed.items) - MAX_CALLS_A_TURN
+        if more > 0 and end is None:
+            errors += more
+            replies.append(ChatMessage(role="tool", content=f"error: {more} more were not run: at most {MAX_CALLS_A_TURN} calls a turn"))
         self.recorder.end_turn(tools_s=time.monotonic() - started, tool_calls=len(parsed.items), tool_errors=errors)
         return replies, end
 
-    async def _answer(self, item: ToolCall | CallError, number: int) -> tuple[str, bool, ToolResult | None]:
+    async def _answer(self, item: ToolCall | CallError) -> tuple[str, bool, ToolResult | None]:
         """What the model is told, whether the call was at fault, and the tool's result if it was run."""
-        if isinstance(item, CallError):
-            return f"error: {item.message}", True, None
-        if number >= MAX_CALLS_A_TURN:
-            return f"error: not run: at most {MAX_CALLS_A_TURN} calls a turn", True, None
-        complaint = self.tools.complaint(item.name, item.arguments)
-        if complaint:
-            return f"error: {complaint}", True, None
+        limits = self.job.template.limits
+        fault = item.message if isinstance(item, CallError) else self.tools.complaint(item.name, item.arguments)
+        if fault or isinstance(item, CallError):  # a fault may repeat what the model wrote, at any length
+            return cut_observation(self.renderer.tokenizer, f"error: {fault}", limits.max_observation_tokens), True, None
         await self._pass_gate()
         if self.before_tool is not None:
             await self.before_tool(item)
-        limits = self.job.template.limits
         timeout_s = max(0.0, min(limits.tool_timeout_s, self.active.left_s))
         try:
             async with asyncio.timeout(timeout_s + self.settings.tool_grace_s) as guard:

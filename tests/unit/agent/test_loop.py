@@ -203,6 +203,31 @@ async def test_a_good_and_a_bad_call_of_one_turn_are_answered_in_their_order() -
     assert [answers[0], answers[1][:6], answers[2]] == ["<a>", "error:", "<b>"]
 
 
+async def test_a_turn_of_many_calls_and_faults_is_answered_in_bounds() -> None:
+    """A model stuck on an opening tag was told of each of them: 257 answers of 30 tokens ate a fifth of a context of 32,768."""
+    echo = Echo()
+    scene = Scene(InProcessBackend([call("a") * 15 + "<tool_call>" * 40, ANSWER]), [echo])
+
+    await scene.run()
+
+    answers = [message.content for message in scene.trajectory().messages if message.role == "tool"]
+    assert (len(echo.heard), len(answers), answers[-1]) == (15, 17, "error: 39 more were not run: at most 16 calls a turn")
+    assert (scene.trajectory().turns[0].tool_calls, scene.trajectory().turns[0].tool_errors) == (55, 40)
+
+
+async def test_what_a_complaint_repeats_of_the_model_is_cut_like_any_observation() -> None:
+    class Strict(Echo):
+        parameters: ClassVar[Json] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+    said = f'<tool_call>{{"name": "echo", "arguments": {{"{"key " * 400}": 1}}}}</tool_call>'
+    scene = Scene(InProcessBackend([said, ANSWER]), [Strict()], limits=Limits(max_observation_tokens=50))
+
+    await scene.run()
+
+    (answer,) = [message.content for message in scene.trajectory().messages if message.role == "tool"]
+    assert len(scene.backend.tokenizer.encode(answer)) <= 50
+
+
 async def test_a_call_that_was_cut_off_is_never_run() -> None:
     echo = Echo()
     scene = Scene(InProcessBackend([call("rm -rf")]), [echo], sampling=Sampling(max_tokens=20))

@@ -4,8 +4,10 @@ ScriptedServer   `async with ScriptedServer(...) as server:` in process; `python
 ServerOptions, Latency, PolicyOptions
 Problem, read_problems   where the policy knows answers from
 Fault            what it does wrong on demand
+DictatedModel, Dictation   a backend whose calls say given ids, over the wire
 """
 
+from workers.llm.scripted.dictated import DictatedModel, Dictation
 from workers.llm.scripted.faults import Fault
 from workers.llm.scripted.in_process import InProcessBackend
 from workers.llm.scripted.options import Latency, ServerOptions
@@ -13,4 +15,15 @@ from workers.llm.scripted.policy import PolicyOptions
 from workers.llm.scripted.problems import Problem, read_problems
 from workers.llm.scripted.server import ScriptedServer
 
-__all__ = ["Fault", "InProcessBackend", "Latency", "PolicyOptions", "Problem", "ScriptedServer", "ServerOptions", "read_problems"]
+__all__ = [
+    "DictatedModel",
+    "Dictation",
+    "Fault",
+    "InProcessBackend",
+    "Latency",
+    "PolicyOptions",
+    "Problem",
+    "ScriptedServer",
+    "ServerOptions",
+    "read_problems",
+]

@@ -123,6 +123,21 @@ def corrupt(answer: Body, how: Corruption) -> Body | bytes:
     return answer
 
 
+def dictate_logprobs(answer: Body, request: Body) -> None:
+    """Put the logprobs that a request's extra arguments name in place of the engine's, whatever they are; null leaves all of them out."""
+    extra = request.get("sampling_params", request).get("extra_args") or request.get("vllm_xargs") or {}
+    if not isinstance(extra, dict) or "logprobs" not in extra:
+        return
+    values, choice = extra["logprobs"], answer["choices"][0]
+    if values is None:
+        choice["logprobs"] = None
+    elif "content" in choice["logprobs"]:
+        by_token = choice["logprobs"]["content"]
+        choice["logprobs"]["content"] = [{**by_token[min(at, len(by_token) - 1)], "logprob": value} for at, value in enumerate(values)]
+    else:
+        choice["logprobs"]["token_logprobs"] = values
+
+
 def _each_logprob(choice: Body, change: Callable[[float], object]) -> None:
     """Change the last logprob, wherever this shape has it."""
     logprobs = choice["logprobs"]

@@ -23,7 +23,7 @@ from workers.llm.scripted import bodies
 from workers.llm.scripted.bodies import BadRequestError, Body
 from workers.llm.scripted.chat_template import render_chat
 from workers.llm.scripted.engine import Call, Engine, EngineBusyError, EnginePausedError, Output, PauseMode
-from workers.llm.scripted.faults import Fault, Faults, corrupt
+from workers.llm.scripted.faults import Fault, Faults, corrupt, dictate_logprobs
 from workers.llm.scripted.options import ServerOptions
 from workers.llm.scripted.policy import Policy
 from workers.llm.scripted.problems import Problem, ProblemBank
@@ -162,6 +162,7 @@ class ScriptedServer:
         read = bodies.read_generate if request.path == GENERATE else bodies.read_completions
         call = read(body, str(own_id), self.options, self.tokenizer)
         answer = self._write(request.path, body, call, await self.engine.run(call))
+        dictate_logprobs(answer, body)
         if fault is not None and fault.kind == "break_off":
             return await self._break_off(request, orjson.dumps(answer))
         if fault is not None:

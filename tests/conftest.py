@@ -23,6 +23,7 @@ from pipeline.redis_client import AsyncClient, command_client
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
 from pipeline.testing.servers import Persistence, PrivateServer, ServerKind, found_servers
+from tests.vllm_server import VllmServer, serving
 
 REQUIRE_VARIABLE = "ROLLSTREAM_REQUIRE_SERVERS"
 
@@ -58,6 +59,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.get_closest_marker("one_server"):
         kinds = kinds[:1]
     metafunc.parametrize("server_kind", kinds, ids=[kind.name for kind in kinds], scope="session")
+
+
+@pytest.fixture(scope="session")
+def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """A real vLLM, for tests marked `vllm`."""
+    with serving(tmp_path_factory.mktemp("vllm")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def second_vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """Another one with the same weights, for tests that need two."""
+    with serving(tmp_path_factory.mktemp("vllm-second")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

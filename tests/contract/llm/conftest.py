@@ -1,17 +1,26 @@
-"""One scripted server a wire shape, and the client in front of it."""
+"""A server and the client in front of it: a scripted one a wire shape, and a real vLLM where there is one.
+
+The same suite runs on both, so what the scripted server imitates is held to the original. A test that needs the scripted server itself,
+to arm faults or to look into its engine, takes the fixture `ours`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from pipeline.engines import Exchange
+from pipeline.engines.metrics import samples_of
 from pipeline.messages import Sampling
+from tests.vllm_server import REAL, VllmServer
 from workers.llm import GenRequest, VllmBackend
 from workers.llm.scripted import Problem, ScriptedServer, ServerOptions
-from workers.llm.tokenizer import load
+from workers.llm.tokenizer import Tokenizer, load
 
 PROBLEMS = [Problem("What is 3 + 4?", "7"), Problem("What is one half of 3?", "\\frac{3}{2}")]
 PROMPT = load().encode_template("<|im_start|>user\nWhat is 3 + 4?<|im_end|>\n<|im_start|>assistant\n")
@@ -29,10 +38,52 @@ WIRES: dict[str, ServerOptions] = {
 
 @dataclass
 class Pair:
-    """A server and its client."""
+    """A server and its client, as far as every server can be asked."""
+
+    client: VllmBackend
+    tokenizer: Tokenizer
+
+    @property
+    def end_id(self) -> int:
+        """The model's end token."""
+        return self.tokenizer.special("<|im_end|>")
+
+    def runs(self, calls: int) -> Callable[[], Awaitable[bool]]:
+        """Whether the server samples that many calls: a condition to wait for."""
+
+        async def look() -> bool:
+            return (await self.client.control.health()).running == calls
+
+        return look
+
+    async def is_idle(self) -> bool:
+        """Whether the server has no call, running or waiting."""
+        health = await self.client.control.health()
+        return health.alive and not health.running and not health.waiting
+
+    async def has_calls(self) -> bool:
+        """Whether a call has reached the server, held up by a pause or not."""
+        match await self._get("/load"):
+            case {"server_load": int(calls)}:
+                return calls > 0
+            case other:
+                raise AssertionError(f"expected a server_load, got {other!r}")
+
+    async def tokens_out(self) -> float:
+        """Tokens that the server has sampled since its start."""
+        name = "vllm:generation_tokens_total"
+        return sum(samples_of(await self._get("/metrics"), (name,))[name])
+
+    async def _get(self, path: str) -> object:
+        async with Exchange(self.client.url) as http:
+            return await http.get(path, parse=False)
+
+
+@dataclass
+class ScriptedPair(Pair):
+    """One whose server is ours."""
 
     server: ScriptedServer
-    client: VllmBackend
 
     @property
     def path(self) -> str:
@@ -55,20 +106,52 @@ QUICK_WIRES = ("generate-0.33", "completions-0.33", "unix-socket")
 """The newest of each shape, and an older one."""
 
 
-@pytest.fixture(params=[pytest.param(wire, marks=() if wire in QUICK_WIRES else pytest.mark.slow) for wire in WIRES])
-async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Pair]:
-    """A running pair for every wire shape, the server already probed."""
-    socket_path = tmp_path / "llm.sock" if request.param == "unix-socket" else None
-    async with (
-        ScriptedServer(WIRES[request.param], PROBLEMS, socket_path=socket_path) as server,
-        VllmBackend(server.url) as client,
-    ):
+REAL_WIRES: dict[str, Literal["generate", "completions"]] = {"vllm-generate": "generate", "vllm-completions": "completions"}
+SCRIPTED_PARAMS = [pytest.param(wire, marks=() if wire in QUICK_WIRES else pytest.mark.slow) for wire in WIRES]
+REAL_PARAMS = [pytest.param(wire, marks=REAL) for wire in REAL_WIRES]
+
+
+@asynccontextmanager
+async def scripted_pair(wire: str, tmp_path: Path) -> AsyncIterator[ScriptedPair]:
+    """A scripted server of a wire, already probed."""
+    socket_path = tmp_path / "llm.sock" if wire == "unix-socket" else None
+    async with ScriptedServer(WIRES[wire], PROBLEMS, socket_path=socket_path) as server, VllmBackend(server.url) as client:
         await client.probe()  # else a test that waits for a running call could meet the probe's
-        yield Pair(server, client)
+        yield ScriptedPair(client, server.tokenizer, server)
+
+
+@asynccontextmanager
+async def real_pair(wire: str, server: VllmServer) -> AsyncIterator[Pair]:
+    """The session's vLLM through one of its routes; left as it was found."""
+    async with VllmBackend(server.url, endpoint=REAL_WIRES[wire]) as client:
+        await client.probe()
+        await client.control.set_version("default")
+        try:
+            yield Pair(client, load(server.folder))
+        finally:
+            await client.control.resume()
+
+
+@pytest.fixture(params=[*SCRIPTED_PARAMS, *REAL_PARAMS])
+async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Pair]:
+    """A running pair for every wire shape, scripted and real."""
+    if request.param in REAL_WIRES:
+        async with real_pair(request.param, request.getfixturevalue("vllm_server")) as found:
+            yield found
+    else:
+        async with scripted_pair(request.param, tmp_path) as made:
+            yield made
+
+
+@pytest.fixture(params=SCRIPTED_PARAMS)
+async def ours(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ScriptedPair]:
+    """A running pair for every wire shape of the scripted server."""
+    async with scripted_pair(request.param, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
-async def newest() -> AsyncIterator[Pair]:
+async def newest() -> AsyncIterator[ScriptedPair]:
     """A pair on the wire of 0.32, for what does not depend on the shape."""
     async with ScriptedServer(ServerOptions(), PROBLEMS) as server, VllmBackend(server.url) as client:
-        yield Pair(server, client)
+        yield ScriptedPair(client, server.tokenizer, server)

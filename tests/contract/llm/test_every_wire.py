@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.engines import InvalidResponse, Overlong, Refused, Retryable
 from pipeline.testing.wait import wait_until
-from tests.contract.llm.conftest import PROMPT, Pair, a_request, scripted
+from tests.contract.llm.conftest import PROMPT, Pair, ScriptedPair, a_request, scripted
 from workers.llm import Span, VllmBackend
 from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
 from workers.llm.scripted.distribution import token_logprobs
@@ -20,7 +20,7 @@ SCRIPT = [*range(5, 405)]
 
 
 async def test_the_ids_of_an_answer_are_those_the_model_said(pair: Pair) -> None:
-    end = pair.server.policy.end_id
+    end = pair.end_id
 
     result = await pair.client.generate(scripted([300, 301, 7, 7, 1200, end]), timeout_s=10)
 
@@ -30,8 +30,8 @@ async def test_the_ids_of_an_answer_are_those_the_model_said(pair: Pair) -> None
     assert all(math.isfinite(value) and value <= 0 for value in result.logprobs)
 
 
-async def test_logprobs_arrive_bit_for_bit(pair: Pair) -> None:
-    result = await pair.client.generate(a_request(), timeout_s=10)
+async def test_logprobs_arrive_bit_for_bit(ours: ScriptedPair) -> None:
+    result = await ours.client.generate(a_request(), timeout_s=10)
 
     made = token_logprobs(
         PROMPT, result.output_ids, ["default"] * len(result.output_ids), a_request().sampling, mode="processed", vocab_size=1740
@@ -55,14 +55,14 @@ async def test_an_answer_cut_at_its_budget_says_so(pair: Pair) -> None:
 
 
 async def test_a_stop_string_ends_the_answer_and_the_record_keeps_the_tokens(pair: Pair) -> None:
-    ids = pair.server.tokenizer.encode("The answer is 42, or so it seems.")
+    ids = pair.tokenizer.encode("The answer is 42, or so it seems.")
 
     result = await pair.client.generate(scripted(ids, stop=("42",)), timeout_s=10)
 
     assert result.output_ids == ids[: len(result.output_ids)]
-    assert pair.server.tokenizer.decode(result.output_ids).endswith("42")
+    assert pair.tokenizer.decode(result.output_ids).endswith("42")
     assert result.finish == "stop"
-    if (await pair.client.probe()).server_version != "0.31.0" or not pair.server.options.scale_out:
+    if (await pair.client.probe()).logprobs_shape != "token_text":  # that of 0.31, which has no stop_reason either
         assert result.stop_reason == "42"
 
 
@@ -70,14 +70,14 @@ async def test_a_stop_token_other_than_the_end_token_is_named(pair: Pair) -> Non
     result = await pair.client.generate(scripted([10, 11, 12], stop_token_ids=(11,)), timeout_s=10)
 
     assert result.output_ids == [10, 11]
-    if (await pair.client.probe()).server_version != "0.31.0" or not pair.server.options.scale_out:
+    if (await pair.client.probe()).logprobs_shape != "token_text":  # that of 0.31, which has no stop_reason either
         assert result.stop_reason == 11
 
 
 async def test_an_aborted_call_returns_what_it_has(pair: Pair) -> None:
     call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, "slow", delay_ms=20), timeout_s=20))
     bystander = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:100], "bystander", delay_ms=2), timeout_s=20))
-    await wait_until(lambda: pair.server.engine.n_running == 2, "both calls run")
+    await wait_until(pair.runs(2), "both calls run")
 
     await pair.client.abort("slow")
 
@@ -90,7 +90,7 @@ async def test_an_aborted_call_returns_what_it_has(pair: Pair) -> None:
 
 async def test_aborting_what_nobody_knows_changes_nothing(pair: Pair) -> None:
     call = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:50], "mine", delay_ms=2), timeout_s=20))
-    await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
+    await wait_until(pair.runs(1), "the call runs")
 
     await pair.client.abort("somebody-else")
 
@@ -99,13 +99,13 @@ async def test_aborting_what_nobody_knows_changes_nothing(pair: Pair) -> None:
 
 async def test_a_cancelled_task_leaves_no_call_at_the_server(pair: Pair) -> None:
     call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, delay_ms=20), timeout_s=60))
-    await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
+    await wait_until(pair.runs(1), "the call runs")
 
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
 
-    await wait_until(lambda: not pair.server.engine.request_ids(), "the server has no call", timeout_s=2)
+    await wait_until(pair.is_idle, "the server has no call", timeout_s=2)
 
 
 async def test_a_call_that_takes_too_long_is_ended_and_may_be_retried(pair: Pair) -> None:
@@ -113,14 +113,18 @@ async def test_a_call_that_takes_too_long_is_ended_and_may_be_retried(pair: Pair
         await pair.client.generate(scripted(SCRIPT, delay_ms=50), timeout_s=0.1)
 
     assert caught.value.reason == "timeout"
-    await wait_until(lambda: not pair.server.engine.request_ids(), "the server has no call", timeout_s=2)
+    await wait_until(pair.is_idle, "the server has no call", timeout_s=2)
 
 
 async def test_keep_freezes_a_call_and_its_tokens_bear_the_version_they_came_under(pair: Pair) -> None:
     await pair.client.control.set_version("1.0")
-    before = pair.server.engine.generation_tokens
+    before = await pair.tokens_out()
     call = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:100], delay_ms=10), timeout_s=30))
-    await wait_until(lambda: pair.server.engine.generation_tokens > before, "tokens come out")
+
+    async def has_sampled() -> bool:
+        return await pair.tokens_out() > before
+
+    await wait_until(has_sampled, "tokens come out")
 
     await pair.client.control.pause("keep")
     assert (await pair.client.control.health()).paused
@@ -140,7 +144,7 @@ async def test_keep_freezes_a_call_and_its_tokens_bear_the_version_they_came_und
 
 async def test_a_pause_that_aborts_hands_over_partial_answers(pair: Pair) -> None:
     call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, delay_ms=20), timeout_s=30))
-    await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
+    await wait_until(pair.runs(1), "the call runs")
 
     await pair.client.control.pause("abort")
 
@@ -152,7 +156,7 @@ async def test_a_pause_that_aborts_hands_over_partial_answers(pair: Pair) -> Non
 
 async def test_a_pause_that_waits_lets_calls_finish(pair: Pair) -> None:
     call = asyncio.create_task(pair.client.generate(scripted(SCRIPT[:40], delay_ms=3), timeout_s=30))
-    await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
+    await wait_until(pair.runs(1), "the call runs")
 
     await pair.client.control.pause("wait")
 
@@ -171,7 +175,7 @@ async def test_a_call_during_a_pause_waits_or_is_refused_for_now(pair: Pair) -> 
             await call
         assert (caught.value.reason, caught.value.status) == ("engine_paused", 503)
     else:
-        await wait_until(pair.server.engine.request_ids, "the call has arrived")
+        await wait_until(pair.has_calls, "the call has arrived")
         assert not call.done()
         assert (await pair.client.control.health()).waiting == 0
     await pair.client.control.resume()
@@ -192,7 +196,7 @@ async def test_cached_tokens_come_in_blocks_and_salts_do_not_share(pair: Pair) -
 async def test_a_flush_empties_the_cache_unless_calls_hold_it(pair: Pair) -> None:
     await pair.client.generate(a_request("a", prompt_ids=PROMPT * 2), timeout_s=10)
     call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, "slow", delay_ms=20), timeout_s=30))
-    await wait_until(lambda: pair.server.engine.n_running == 1, "a call runs")
+    await wait_until(pair.runs(1), "a call runs")
 
     refused = await pair.client.control.reset_cache()
     await pair.client.abort("slow")
@@ -203,17 +207,19 @@ async def test_a_flush_empties_the_cache_unless_calls_hold_it(pair: Pair) -> Non
     assert (await pair.client.generate(a_request("b", prompt_ids=PROMPT * 2), timeout_s=10)).cached_tokens == 0
 
 
-async def test_what_does_not_fit_is_never_sent(pair: Pair) -> None:
-    sent = len(pair.server.requests)
+async def test_what_does_not_fit_is_never_sent(ours: ScriptedPair) -> None:
+    sent = len(ours.server.requests)
 
     with pytest.raises(Overlong):
-        await pair.client.generate(a_request(prompt_ids=[5] * 32_768), timeout_s=10)
+        await ours.client.generate(a_request(prompt_ids=[5] * 32_768), timeout_s=10)
 
-    assert len(pair.server.requests) == sent
+    assert len(ours.server.requests) == sent
 
 
 async def test_one_place_left_gives_one_token(pair: Pair) -> None:
-    result = await pair.client.generate(a_request(prompt_ids=[5] * 32_767), timeout_s=10)
+    length = (await pair.client.probe()).max_model_len
+
+    result = await pair.client.generate(a_request(prompt_ids=[5] * (length - 1)), timeout_s=30)
 
     assert (len(result.output_ids), result.finish) == (1, "length")
 
@@ -247,76 +253,76 @@ CORRUPTIONS: dict[Corruption, str] = {
 
 
 @pytest.mark.parametrize(("corruption", "check"), CORRUPTIONS.items(), ids=list(CORRUPTIONS))
-async def test_an_answer_that_contradicts_itself_is_not_believed(pair: Pair, corruption: Corruption, check: str) -> None:
-    pair.server.faults.arm(Fault(kind="corrupt", path=pair.path, corruption=corruption))
+async def test_an_answer_that_contradicts_itself_is_not_believed(ours: ScriptedPair, corruption: Corruption, check: str) -> None:
+    ours.server.faults.arm(Fault(kind="corrupt", path=ours.path, corruption=corruption))
 
     with pytest.raises(InvalidResponse) as caught:
-        await pair.client.generate(scripted(SCRIPT[:20]), timeout_s=10)
+        await ours.client.generate(scripted(SCRIPT[:20]), timeout_s=10)
 
     assert caught.value.check == check
-    assert (await pair.client.generate(scripted(SCRIPT[:20]), timeout_s=10)).output_ids[:20] == SCRIPT[:20]
+    assert (await ours.client.generate(scripted(SCRIPT[:20]), timeout_s=10)).output_ids[:20] == SCRIPT[:20]
 
 
 @pytest.mark.parametrize(
     ("status", "reason"), [(503, "busy"), (429, "busy"), (500, "engine_failed"), (502, "engine_failed"), (408, "timeout")]
 )
-async def test_a_server_in_trouble_may_be_tried_again(pair: Pair, status: int, reason: str) -> None:
-    pair.server.faults.arm(Fault(kind="status", path=pair.path, status=status, retry_after_s=7))
+async def test_a_server_in_trouble_may_be_tried_again(ours: ScriptedPair, status: int, reason: str) -> None:
+    ours.server.faults.arm(Fault(kind="status", path=ours.path, status=status, retry_after_s=7))
 
     with pytest.raises(Retryable) as caught:
-        await pair.client.generate(a_request(), timeout_s=10)
+        await ours.client.generate(a_request(), timeout_s=10)
 
     assert (caught.value.reason, caught.value.status, caught.value.retry_after_s) == (reason, status, 7.0)
 
 
-async def test_an_error_of_the_engine_inside_a_200_may_be_tried_again(pair: Pair) -> None:
-    pair.server.faults.arm(Fault(kind="corrupt", path=pair.path, corruption="error_finish"))
+async def test_an_error_of_the_engine_inside_a_200_may_be_tried_again(ours: ScriptedPair) -> None:
+    ours.server.faults.arm(Fault(kind="corrupt", path=ours.path, corruption="error_finish"))
 
     with pytest.raises(Retryable) as caught:
-        await pair.client.generate(a_request(), timeout_s=10)
+        await ours.client.generate(a_request(), timeout_s=10)
 
     assert caught.value.reason == "engine_failed"
 
 
-async def test_a_connection_closed_before_any_answer_is_tried_once_more_under_another_id(pair: Pair) -> None:
-    pair.server.faults.arm(Fault(kind="disconnect", path=pair.path))
+async def test_a_connection_closed_before_any_answer_is_tried_once_more_under_another_id(ours: ScriptedPair) -> None:
+    ours.server.faults.arm(Fault(kind="disconnect", path=ours.path))
 
-    result = await pair.client.generate(scripted([5, 6], "job.1.0.0"), timeout_s=10)
+    result = await ours.client.generate(scripted([5, 6], "job.1.0.0"), timeout_s=10)
 
     assert result.output_ids[:2] == [5, 6]
-    assert [body["request_id"] for _, body in list(pair.server.requests)[-2:]] == ["job.1.0.0", "job.1.0.0-again"]
+    assert [body["request_id"] for _, body in list(ours.server.requests)[-2:]] == ["job.1.0.0", "job.1.0.0-again"]
 
 
-async def test_a_second_closed_connection_is_told(pair: Pair) -> None:
-    pair.server.faults.arm(Fault(kind="disconnect", path=pair.path, times=2))
+async def test_a_second_closed_connection_is_told(ours: ScriptedPair) -> None:
+    ours.server.faults.arm(Fault(kind="disconnect", path=ours.path, times=2))
 
     with pytest.raises(Retryable) as caught:
-        await pair.client.generate(a_request(), timeout_s=10)
+        await ours.client.generate(a_request(), timeout_s=10)
 
     assert caught.value.reason == "closed"
 
 
-async def test_an_answer_broken_off_is_not_believed_and_not_asked_for_again(pair: Pair) -> None:
-    sent = len(pair.server.requests)
-    pair.server.faults.arm(Fault(kind="break_off", path=pair.path))
+async def test_an_answer_broken_off_is_not_believed_and_not_asked_for_again(ours: ScriptedPair) -> None:
+    sent = len(ours.server.requests)
+    ours.server.faults.arm(Fault(kind="break_off", path=ours.path))
 
     with pytest.raises(Retryable) as caught:
-        await pair.client.generate(a_request(), timeout_s=10)
+        await ours.client.generate(a_request(), timeout_s=10)
 
     assert caught.value.reason == "engine_failed"
-    assert len(pair.server.requests) == sent + 1
+    assert len(ours.server.requests) == sent + 1
 
 
-async def test_a_server_that_dies_during_a_call_is_told_and_seen(pair: Pair) -> None:
-    call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, delay_ms=20), timeout_s=30))
-    await wait_until(lambda: pair.server.engine.n_running == 1, "the call runs")
+async def test_a_server_that_dies_during_a_call_is_told_and_seen(ours: ScriptedPair) -> None:
+    call = asyncio.create_task(ours.client.generate(scripted(SCRIPT, delay_ms=20), timeout_s=30))
+    await wait_until(ours.runs(1), "the call runs")
 
-    await pair.server.die()
+    await ours.server.die()
 
     with pytest.raises(Retryable) as caught:
         await call
     assert caught.value.reason in ("closed", "unreachable")
-    health = await pair.client.control.health()
+    health = await ours.client.control.health()
     assert (health.alive, bool(health.detail)) == (False, True)
 
 
@@ -336,12 +342,12 @@ async def test_behind_the_address_there_may_be_another_server_by_now(tmp_path: P
 
 async def test_one_id_sent_twice_is_two_calls(pair: Pair) -> None:
     calls = [asyncio.create_task(pair.client.generate(scripted(SCRIPT, "same", delay_ms=20), timeout_s=30)) for _ in range(2)]
-    await wait_until(lambda: pair.server.engine.n_running == 2, "both calls run")
+    await wait_until(pair.runs(2), "both calls run")
 
     await pair.client.abort("same")
 
     assert [result.finish for result in await asyncio.gather(*calls)] == ["abort", "abort"]
-    assert pair.server.engine.n_running == 0
+    await wait_until(pair.is_idle, "the server has no call")
 
 
 async def test_the_version_is_what_was_set(pair: Pair) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.engines import InvalidResponse, Refused, Retryable
 from pipeline.testing.wait import wait_until
-from tests.contract.llm.conftest import PROBLEMS, Pair, a_request, scripted
+from tests.contract.llm.conftest import PROBLEMS, ScriptedPair, a_request, scripted
 from workers.llm import VllmBackend
 from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
 
@@ -41,13 +41,13 @@ async def test_the_kind_of_logprobs_is_found_by_a_token_that_had_no_choice(mode:
         assert (await client.probe()).logprobs_mode == mode
 
 
-async def test_the_probe_is_made_once(newest: Pair) -> None:
+async def test_the_probe_is_made_once(newest: ScriptedPair) -> None:
     await asyncio.gather(*(newest.client.probe() for _ in range(5)))
 
     assert len(newest.server.requests) == 1
 
 
-async def test_a_failed_probe_is_made_again(newest: Pair) -> None:
+async def test_a_failed_probe_is_made_again(newest: ScriptedPair) -> None:
     newest.server.faults.arm(Fault(kind="status", status=503))
     with pytest.raises(Retryable):
         await newest.client.probe()
@@ -116,7 +116,7 @@ async def test_an_idle_connection_that_the_server_closes_costs_no_call() -> None
             await wait_until(lambda: not server.connections, "the server has closed the idle connection")
 
 
-async def test_weights_swapped_under_a_cached_prefix_show_in_the_logprobs_unless_the_salt_tells_them_apart(newest: Pair) -> None:
+async def test_weights_swapped_under_a_cached_prefix_show_in_the_logprobs_unless_the_salt_tells_them_apart(newest: ScriptedPair) -> None:
     """vLLM keeps cached prefixes over a change of weights: without a flush or a salt, answers are of neither version."""
     prompt = newest.server.tokenizer.encode("word " * 200)
     await newest.client.generate(scripted([5, 6, 7], "old", prompt_ids=prompt), timeout_s=10)

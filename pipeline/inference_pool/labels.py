@@ -24,6 +24,11 @@ def updating_label(run: str, holder: str) -> str:
     return f"{run}/updating-{holder}"
 
 
+def is_updating(label: str) -> bool:
+    """Whether it is on weights that somebody is changing."""
+    return "/updating-" in label
+
+
 def number_of(label: str, run: str) -> tuple[int, int] | None:
     """Incarnation and number of one of the run's labels; None for any other word."""
     found = _LABEL.match(label)
@@ -54,6 +59,8 @@ class AllowedLabels:
 
     def allows(self, label: str, run: str) -> bool:
         """Whether tokens with this label may be believed: it is one of the two, or lies between them (updates follow each other)."""
+        if is_updating(label):
+            return False
         if self.any or label in (self.lowest, self.highest):
             return True
         lowest, number, highest = (number_of(word, run) for word in (self.lowest, label, self.highest))

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import cast
 
-from pipeline.inference_pool.labels import AllowedLabels
+from pipeline.inference_pool.labels import AllowedLabels, is_updating
 from pipeline.inference_pool.records import ControlledBy, Kind, Pause, PoolState, ServerState, Standing
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
@@ -64,7 +64,7 @@ async def _server(client: AsyncClient, keys: Keys, run: str, url: str, now_ms: i
     standing: Standing = "draining" if draining else "up"
     if is_down:
         standing = "down"
-    elif not (shared or allowed.any or version in (allowed.lowest, allowed.highest)):
+    elif not shared and (is_updating(version) or not (allowed.any or version in (allowed.lowest, allowed.highest))):
         standing = "unsynced"
     return ServerState(
         url=url,

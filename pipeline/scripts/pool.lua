@@ -21,7 +21,12 @@ end
 local function allowed_labels(r) return r.ver or '', r.to or r.ver or '' end
 
 local function pool_server(run, url) return hash(server_key(run, url), 'model', 'state', 'alive', 'ver', 'shared', 'fails', 'started') end
-local function is_synced(r, s) return s.shared == '1' or not r.ver or s.ver == r.ver or (r.to ~= nil and s.ver == r.to) end
+-- Weights that a trainer is changing just now bear a label that nothing allows, also in a run that has had no update yet.
+local function is_synced(r, s)
+  if s.shared == '1' then return true end
+  if string.find(s.ver or '', '/updating-', 1, true) then return false end
+  return not r.ver or s.ver == r.ver or (r.to ~= nil and s.ver == r.to)
+end
 -- Why a server takes no call; nil when it does. A draining one keeps the jobs that it has.
 local function why_not(r, s)
   if s.state ~= 'up' and s.state ~= 'draining' then return 'gone' end

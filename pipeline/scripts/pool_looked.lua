@@ -37,7 +37,7 @@ if was ~= is then
   call('HSET', key, 'since', NOW)
   pool_changed(run)
 end
-if alive and ARGV[7] == '1' and r.ver and not r.is_paused and s.shared ~= '1' then
+if alive and ARGV[7] == '1' and (r.ver or r.pause) and not r.is_paused and s.shared ~= '1' then
   if is_synced(r, s) then
     act = 'resume'
   else

@@ -18,6 +18,7 @@ FILES = (
     ("dapo", HERE / "data" / "dapo_own.jsonl"),
     ("tokens", HERE / "data" / "tokens.jsonl"),
     ("toolcalls", HERE / "data" / "toolcalls.jsonl"),
+    ("toolcalls", HERE / "data" / "toolcalls_own.jsonl"),
 )
 SLOW = {
     *(f"redis-{number:03}" for number in (17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39)),

@@ -56,7 +56,7 @@ async def _check(case: Case, at: Desk) -> list[Difference]:
     renderer = ChatMLRenderer(tokenizer, tool_format=cast("Format", format_), thinking="open" if _opened_in_prompt(case) else "free")
     noted: list[ToolCall] = []
     tools = ToolSet(NotingTool(schema, noted) for schema in _schemas(case))
-    ids = _spelt(tokenizer, text_of(case.input, "text"))
+    ids = _spelt(tokenizer, text_of(case.input, "text"), as_text=case.input.get("spelt_as") == "text")
     said = ids if was_cut else [*ids, tokenizer.special(chatml.CLOSE)]
 
     model = await at.model("own")
@@ -118,6 +118,7 @@ def _opened_in_prompt(case: Case) -> bool:
     return str(chatml.THINK_OPEN) in str(ends_with)
 
 
-def _spelt(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a text as a model says it: markup as tokens of its own, unless the text spells a control token."""
-    return tokenizer.encode(text) if "<|im_" in text or "<|endoftext|>" in text else tokenizer.encode_template(text)
+def _spelt(tokenizer: Tokenizer, text: str, *, as_text: bool) -> list[int]:
+    """Ids of a text as a model says it: markup as tokens of its own, unless it is to be ordinary text or spells a control token."""
+    as_text = as_text or "<|im_" in text or "<|endoftext|>" in text
+    return tokenizer.encode(text) if as_text else tokenizer.encode_template(text)

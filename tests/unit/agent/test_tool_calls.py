@@ -197,6 +197,15 @@ CODER = {
     "no function": ("<tool_call>\nls\n</tool_call>", ["malformed"]),
     "empty": ("<tool_call></tool_call>", ["malformed"]),
     "unknown tool": (coder("rm", path="/"), ["unknown_tool"]),
+    "ends of a value in its middle": (
+        coder("bash", cmd="echo </parameter> </function>\n</parameter> x"),
+        [("bash", {"cmd": "echo </parameter> </function>\n</parameter> x"})],
+    ),
+    "a value that ends on its last line, then another": (
+        "<function=bash>\n<parameter=cmd>\nls</parameter>\n<parameter=n>\n5\n</parameter>\n</function>",
+        [("bash", {"cmd": "ls", "n": 5})],
+    ),
+    "words behind the function in its block": ("<tool_call>\n<function=now>\n</function>\nplease\n</tool_call>", ["malformed"]),
     "windows line ends": ("<tool_call>\r\n<function=bash>\r\n<parameter=cmd>\r\nls\r\n</parameter>\r\n</function>\r\n</tool_call>", [GOOD]),
     "a value on the line of its tags": ("<function=bash><parameter=cmd>ls</parameter></function>", [GOOD]),
     "an empty value": (coder("bash", cmd=""), [("bash", {"cmd": ""})]),

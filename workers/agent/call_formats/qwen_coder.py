@@ -18,7 +18,9 @@ from workers.llm import chatml
 _FUNCTION = "<function="
 _HEAD = re.compile(r"<function=([^<>\n]*)>")
 _KEY = re.compile(r"<parameter=([^<>\n]*)>(?:\r?\n)?")
-_END_OF_VALUE = re.compile(r"(?:\r?\n)?</parameter>(?=\s*(?:<parameter=|</function>))")
+_END = r"</parameter>(?=\s*(?:<parameter=|</function>))"
+_END_OF_LINES, _END_OF_VALUE = re.compile(r"\r?\n" + _END), re.compile(r"(?:\r?\n)?" + _END)
+_BEGIN = re.compile(r"<(?:parameter|function)=")
 _KEY_INSIDE = re.compile(r"\n<parameter=[^>\n]*>")
 _NEXT = re.compile("|".join(map(re.escape, (_FUNCTION, chatml.CALL_OPEN, chatml.CALL_CLOSE, chatml.THINK_OPEN, chatml.THINK_CLOSE))))
 _NO_FUNCTION = f"expected {_FUNCTION}NAME> between the tags"
@@ -41,8 +43,8 @@ class QwenCoderReader(Reader):
 
     def __init__(self, text: str, tools: Mapping[str, Json] | None, *, truncated: bool) -> None:
         super().__init__(text, tools, truncated=truncated)
-        self._ends_of_values = _Ahead(_END_OF_VALUE, text)
-        self._keys_inside = _Ahead(_KEY_INSIDE, text)
+        self._ends_of_values, self._ends_of_lines = _Ahead(_END_OF_VALUE, text), _Ahead(_END_OF_LINES, text)
+        self._keys_inside, self._begins = _Ahead(_KEY_INSIDE, text), _Ahead(_BEGIN, text)
 
     def read(self, start: int) -> tuple[list[Item], int]:
         text = self.text
@@ -59,8 +61,9 @@ class QwenCoderReader(Reader):
             return items, place
         if text.startswith(chatml.CALL_CLOSE, place):
             place += len(chatml.CALL_CLOSE)
-        elif not items:
-            item, place = self._fault(_NO_FUNCTION, place, start, in_value=False)
+        elif not items or place < len(text):
+            why = _NO_FUNCTION if not items else f"expected {chatml.CALL_CLOSE} after </function>: nothing of this block was run"
+            item, place = self._fault(why, place, start, in_value=False)
             return [item], place
         if not items:
             items.append(CallError("malformed", "the call is empty"))
@@ -77,7 +80,7 @@ class QwenCoderReader(Reader):
         place = self.skip_blanks(head.end())
         while (key := _KEY.match(self.text, place)) is not None:
             parameter = key.group(1).strip()
-            end = self._ends_of_values.first_from(key.end())
+            end = self._end_of_value(key)
             inside = self._keys_inside.first_from(key.end() - 1)  # the key took the line end
             if end is None or (inside is not None and inside.start() < end.start()):
                 message = f"parameter {shown(parameter)} of {shown(name)} has no </parameter>"
@@ -91,6 +94,17 @@ class QwenCoderReader(Reader):
         if not self.text.startswith("</function>", place):
             return *self._fault(f"function {shown(name)} has no </function>", place, block, in_value=False), False
         return (faults[0] if faults else self.call(name, arguments)), place + len("</function>"), True
+
+    def _end_of_value(self, key: re.Match[str]) -> re.Match[str] | None:
+        """Where a value ends. One that begins on a line of its own ends on one, if the next end that does is its own."""
+        end = self._ends_of_values.first_from(key.end())
+        if end is None or not key.group().endswith("\n"):
+            return end
+        on_line = self._ends_of_lines.first_from(key.end() - 1)  # an empty value shares its line end with the key
+        if on_line is None or on_line.start() <= end.start():
+            return end
+        begin = self._begins.first_from(end.end())
+        return end if begin is not None and begin.start() < on_line.start() else on_line
 
     def _fault(self, message: str, place: int, block: int | None, *, in_value: bool) -> tuple[Item, int]:
         """The fault found at `place` in the block that begins at `block`, if there is one, and where to go on."""

@@ -29,7 +29,8 @@ from pipeline.messages import CancelReason, JobTemplate, Prompt, Stage
 from pipeline.redis_client import AsyncClient, ask, command_client
 from pipeline.scripts import Scripts, Unit
 from pipeline.settings import QueueSettings
-from workers.llm.vllm import VllmBackend
+from workers.llm.connect import connect_backend
+from workers.llm.http_backend import HttpBackend
 from workers.sandbox.process import owners
 from workers.worker import SANDBOXES
 
@@ -130,7 +131,7 @@ class CancelFleet:
         self._diary = folder / "diary"
         self._stack = AsyncExitStack()
         self._client: AsyncClient
-        self._model: VllmBackend
+        self._model: HttpBackend
 
     async def __aenter__(self) -> CancelFleet:
         async with AsyncExitStack() as stack:
@@ -147,7 +148,7 @@ class CancelFleet:
                 while not socket.exists():
                     children.check()
                     await asyncio.sleep(LOOK_S)
-            self._model = await stack.enter_async_context(VllmBackend(f"unix:{socket}"))
+            self._model = await stack.enter_async_context(connect_backend(f"unix:{socket}"))
             self._children = children
             self._stack = stack.pop_all()
         return self

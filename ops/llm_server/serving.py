@@ -35,7 +35,7 @@ from pipeline.engines import ModelError
 from pipeline.errors import RollstreamError
 from pipeline.folders import make_folder
 from pipeline.process import Shutdown
-from workers.llm import Caps, VllmBackend
+from workers.llm import Caps, connect_backend
 
 PORT_TRIES = 4
 """A port that was free can be taken before the server has it; then another one is tried."""
@@ -181,7 +181,7 @@ async def _until_serving(
     url = f"http://{_reachable(plan.host)}:{port}"
     progress = Progress(child.log, say, started_s=child.started_s)
     pause_s = FIRST_LOOK_S
-    async with VllmBackend(url, model=plan.served_name, api_key=plan.api_key) as client:
+    async with connect_backend(url, model=plan.served_name, api_key=plan.api_key) as client:
         while not (await client.control.health()).alive:
             progress.look()
             if child.exit_code is not None:

@@ -31,7 +31,7 @@ from workers.llm.validate import HIGHEST_LOGPROB, LOWEST_LOGPROB
 
 DTYPES = {"token_ids": "uint32", "sampled_mask": "uint8", "loss_mask": "uint8", "logprobs": "float32"}
 FINISHES = ("stop", "length", "abort")
-MODES = ("raw", "processed")
+MODES = ("raw", "scaled", "processed")
 _LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 

@@ -1,16 +1,19 @@
 """Inference servers: ids in, ids and logprobs out.
 
     Backend, GenRequest, GenResult, Span, Caps   the protocol and its records (`backend.py`)
-    VllmBackend       a vLLM server, every wire shape from 0.31 on (`vllm.py`)
-    scripted          a server of our own that speaks vLLM's wire (package)
+    connect_backend   a server of either kind, found by asking (`connect.py`); gives an HttpBackend (`http_backend.py`)
+    scripted          a server of our own that speaks the wires of vLLM and of SGLang (package)
     tokenizer         text to ids and back (package)
 
-`vllm_wire.py` builds and reads bodies, `validate.py` decides what is believed, `chatml.py` holds the fixed texts of the ChatML family.
+What a server can do and how it is asked is a `Wire` (`wire.py`, `vllm.py`, `sglang.py`); `vllm_wire.py` and `sglang_wire.py` build and
+read bodies, `validate.py` decides what is believed, `calls.py` is what calls of all kinds share. `chatml.py` holds the fixed texts of the
+ChatML family.
 HTTP, its errors and the control of engines are in `pipeline/engines`, since trainers need them too. Nothing here knows Redis.
 """
 
 from workers.llm.backend import Backend, Caps, Finish, GenRequest, GenResult, Span
-from workers.llm.vllm import VllmBackend
+from workers.llm.connect import connect_backend
+from workers.llm.http_backend import HttpBackend
 
 __all__ = [
     "Backend",
@@ -18,6 +21,7 @@ __all__ = [
     "Finish",
     "GenRequest",
     "GenResult",
+    "HttpBackend",
     "Span",
-    "VllmBackend",
+    "connect_backend",
 ]

@@ -11,11 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from pipeline.engines.control import EngineControl
+from pipeline.engines.control import EngineControl, EngineKind
 from pipeline.messages import Sampling
 
 Finish = Literal["stop", "length", "abort"]
 """`stop`: end token or stop string; `length`: budget or context used up; `abort`: ended from outside, what came so far is given."""
+LogprobsShape = Literal["token_id", "token_text", "arrays", "triples"]
+"""Integer `token_id` entries; `"token": "token_id:N"` entries; the parallel arrays of /v1/completions; SGLang's `[logprob, id, text]`."""
+LogprobsMode = Literal["raw", "scaled", "processed"]
+"""Of which distribution. `processed`: the one sampled from. `scaled`: of the whole vocabulary after temperature and penalties, before
+truncation. `raw`: the model's, before all of that."""
+Echo = Literal["ids", "count"]
 VersionSource = Literal["spans", "stamped", "assumed"]
 """How the spans of an answer are known: from the server; the label before the call (the older one counts); the caller's belief."""
 
@@ -82,11 +88,10 @@ class Caps:
     server_version: str
     model: str
     max_model_len: int
-    endpoint: Literal["generate", "completions"]
-    logprobs_shape: Literal["token_id", "token_text", "arrays"]
-    """Integer `token_id` entries; `"token": "token_id:N"` entries; the parallel arrays of /v1/completions."""
-    logprobs_mode: Literal["raw", "processed"]
-    """`processed` logprobs are of the distribution sampled from; `raw` ones are before temperature and truncation."""
+    endpoint: Literal["generate", "completions", "sglang"]
+    """vLLM's `/inference/v1/generate` or `/v1/completions`, or SGLang's `/generate`."""
+    logprobs_shape: LogprobsShape
+    logprobs_mode: LogprobsMode
     has_spans: bool
     abort_path: str
     """Empty: only closing the connection aborts."""
@@ -94,6 +99,17 @@ class Caps:
     can_pause: bool
     rejects_while_paused: bool
     """New calls get 503 while it is paused with `abort` or `wait`, instead of waiting."""
+    aborts_while_paused: bool = True
+    """Whether a call that arrived during a pause can be aborted before the pause ends."""
+    echo: Echo = "ids"
+    """How an answer shows that the prompt was read as it was sent: by its ids, or only by how many they were."""
+    honours_seed: bool = True
+    """Whether equal seeds give equal samples."""
+
+    @property
+    def kind(self) -> EngineKind:
+        """Which server it is."""
+        return "sglang" if self.endpoint == "sglang" else "vllm"
 
 
 class Model(Protocol):

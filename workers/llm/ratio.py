@@ -2,18 +2,19 @@
 
 The trainer divides its own probability of a token by the recorded one. That ratio is right only when both are of one distribution: a
 server in `raw` mode reports the model's before temperature and penalties, and truncated sampling (top-p, top-k, min-p) renormalises
-over a set of tokens the trainer does not know.
+over a set of tokens the trainer does not know. `scaled` and `processed` differ for truncated sampling only.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pipeline.exact_sampling import inexact_sampling
 from pipeline.messages import Sampling
+from workers.llm.backend import LogprobsMode
+
+REMEDY = "start vLLM with --logprobs-mode processed_logprobs, SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB"
 
 
-def ratio_bias(logprobs_mode: Literal["raw", "processed"], sampling: Sampling) -> str:
+def ratio_bias(logprobs_mode: LogprobsMode, sampling: Sampling) -> str:
     """Why the ratio would be biased, for people; empty when it is not."""
     if why := inexact_sampling(sampling):
         return why
@@ -24,5 +25,5 @@ def ratio_bias(logprobs_mode: Literal["raw", "processed"], sampling: Sampling) -
             if getattr(sampling, name) != off
         ]
         if changed:
-            return f"the server reports raw logprobs, from before {', '.join(changed)}; start it with --logprobs-mode processed_logprobs"
+            return f"the server reports raw logprobs, from before {', '.join(changed)}; {REMEDY}"
     return ""

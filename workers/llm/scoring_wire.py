@@ -22,7 +22,8 @@ from pipeline.messages import Sampling
 from workers.llm import validate
 from workers.llm.backend import GenRequest
 from workers.llm.validate import HIGHEST_LOGPROB, LOWEST_LOGPROB
-from workers.llm.vllm_wire import TOKEN_TEXT_PREFIX, Body, completions_body, generate_body
+from workers.llm.vllm_wire import TOKEN_TEXT_PREFIX, completions_body, generate_body
+from workers.llm.wire import Body
 
 Wire = Literal["generate", "completions"]
 PATHS: dict[Wire, str] = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}

@@ -34,8 +34,8 @@ from pipeline.engines import Exchange, InvalidResponse, ModelError
 from pipeline.messages import Sampling, Trajectory, Turn
 from workers.llm import scoring_wire as wire
 from workers.llm.backend import Caps
+from workers.llm.connect import connect_backend
 from workers.llm.logprob_distance import F64, Distances
-from workers.llm.vllm import VllmBackend
 
 CALL_TIMEOUT_S = 300.0
 TRIES = 4
@@ -71,7 +71,7 @@ class TeacherForcing:
     """
 
     def __init__(self, url: str, *, model: str = "", api_key: str = "", version: str = "") -> None:
-        self._backend = VllmBackend(url, model=model, api_key=api_key)
+        self._backend = connect_backend(url, model=model, api_key=api_key)
         self._http = Exchange(url, api_key)
         self._given_version = version
         self._salt = f"teacher-forcing-{uuid.uuid4().hex}"

@@ -9,42 +9,24 @@ integer `token_id` since 0.32, by the text `token_id:N` before; both are compare
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pipeline.engines.errors import InvalidResponse
 from workers.llm import validate
-from workers.llm.backend import Finish, GenRequest, Span
-
-Body = dict[str, Any]
-"""JSON object; Any because it is a tree of plain values read or written at once."""
+from workers.llm.backend import GenRequest, LogprobsShape
+from workers.llm.wire import Answer, Body, EngineFailed
 
 GENERATE_PREFIX = "generate-tokens-"
 """vLLM aborts by the id it made, which is ours with a prefix; a bare id answers 200 and does nothing."""
+COMPLETIONS_PREFIX = "cmpl-"
 TOKEN_TEXT_PREFIX = "token_id:"
-LogprobsShape = Literal["token_id", "token_text", "arrays"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A checked response body."""
-
-    output_ids: list[int]
-    logprobs: list[float]
-    finish: Finish
-    stop_reason: int | str | None
-    spans: tuple[Span, ...] | None
-    """None: this server has none."""
-    cached_tokens: int | None
-    request_id: str
-    shape: LogprobsShape
 
 
 def abort_ids(endpoint: Literal["generate", "completions"], wire_id: str) -> list[str]:
     """The names under which the server knows a call of ours."""
     if endpoint == "generate":
         return [GENERATE_PREFIX + wire_id]
-    return [f"cmpl-{wire_id}-0", f"cmpl-{wire_id}"]
+    return [f"{COMPLETIONS_PREFIX}{wire_id}-0", COMPLETIONS_PREFIX + wire_id]
 
 
 def generate_body(request: GenRequest, wire_id: str, model: str) -> Body:
@@ -111,11 +93,15 @@ def _with_common(body: Body, request: GenRequest) -> Body:
     return body
 
 
-def parse_generate(payload: object, request: GenRequest) -> Answer:
+def parse_generate(payload: object, request: GenRequest, name: str = "") -> Answer:
     """The checked answer of `/inference/v1/generate`.
+
+    Args:
+        name: under which it was asked for, when that is not the request's id.
 
     Raises:
         InvalidResponse: any check failed.
+        EngineFailed: the engine says that it failed.
     """
     top, choice = _single_choice(payload)
     validate.check_echo(request.prompt_ids, top.get("prompt_token_ids"))
@@ -140,14 +126,18 @@ def parse_generate(payload: object, request: GenRequest) -> Answer:
         if named != id_ or type(named) is not int:
             raise InvalidResponse("logprobs_ids", f"logprob at {position} is of token {named!r}, the output has {id_}")
         values.append(entry.get("logprob"))
-    return _answer(top, choice, request, ids, values, shape)
+    return _answer(top, choice, request, name, ids, values, shape)
 
 
-def parse_completions(payload: object, request: GenRequest) -> Answer:
+def parse_completions(payload: object, request: GenRequest, name: str = "") -> Answer:
     """The checked answer of `/v1/completions`.
+
+    Args:
+        name: under which it was asked for, when that is not the request's id.
 
     Raises:
         InvalidResponse: any check failed.
+        EngineFailed: the engine says that it failed.
     """
     top, choice = _single_choice(payload)
     validate.check_echo(request.prompt_ids, choice.get("prompt_token_ids"))
@@ -160,16 +150,18 @@ def parse_completions(payload: object, request: GenRequest) -> Answer:
     names = raw["tokens"]
     if len(names) != len(ids):
         raise InvalidResponse("logprobs_length", f"{len(ids)} tokens but {len(names)} logprobs")
-    for position, (id_, name) in enumerate(zip(ids, names, strict=True)):
-        if _id_in_text(name) != id_:
-            raise InvalidResponse("logprobs_ids", f"logprob at {position} is of {name!r}, the output has {id_}")
-    return _answer(top, choice, request, ids, raw["token_logprobs"], "arrays")
+    for position, (id_, token) in enumerate(zip(ids, names, strict=True)):
+        if _id_in_text(token) != id_:
+            raise InvalidResponse("logprobs_ids", f"logprob at {position} is of {token!r}, the output has {id_}")
+    return _answer(top, choice, request, name, ids, raw["token_logprobs"], "arrays")
 
 
-def _answer(top: Body, choice: Body, request: GenRequest, ids: list[int], logprobs: list[object], shape: LogprobsShape) -> Answer:
-    request_id = top.get("request_id", top.get("id"))
-    if not isinstance(request_id, str) or request.request_id not in request_id:
-        raise InvalidResponse("request_id", f"asked as {request.request_id!r}, answered as {request_id!r}")
+def _answer(
+    top: Body, choice: Body, request: GenRequest, name: str, ids: list[int], logprobs: list[object], shape: LogprobsShape
+) -> Answer:
+    asked, request_id = name or request.request_id, top.get("request_id", top.get("id"))
+    if not isinstance(request_id, str) or request_id not in (GENERATE_PREFIX + asked, COMPLETIONS_PREFIX + asked):
+        raise InvalidResponse("request_id", f"asked as {asked!r}, answered as {request_id!r}")
     spans = choice.get("weight_versions")
     return Answer(
         output_ids=ids,
@@ -187,6 +179,8 @@ def _single_choice(payload: object) -> tuple[Body, Body]:
     if not isinstance(payload, dict):
         raise InvalidResponse("json", f"expected an object, got {type(payload).__name__}")
     match payload.get("choices"):
+        case [{"finish_reason": "error"}]:
+            raise EngineFailed("the engine ended the call with an error")
         case [dict(choice)]:
             return payload, choice
         case other:

@@ -25,8 +25,9 @@ from pipeline.engines.errors import InvalidResponse, ModelError, Retryable, Retr
 from pipeline.errors import BrokerError, BrokerUnreachable
 from pipeline.inference_pool import Assignment, InferencePool
 from workers.llm.backend import Caps, GenRequest, GenResult
+from workers.llm.connect import connect_backend
 from workers.llm.gathered import Gathered
-from workers.llm.vllm import VllmBackend
+from workers.llm.http_backend import HttpBackend
 
 log = structlog.get_logger(__name__)
 Answer = TypeVar("Answer")
@@ -59,7 +60,7 @@ class ModelServers:
         self._renew_s = lease_s / 4
         self._api_key = api_key
         self._first_suspicion_s = first_suspicion_s
-        self._backends: dict[tuple[str, str], VllmBackend] = {}
+        self._backends: dict[tuple[str, str], HttpBackend] = {}
         self._assigned: dict[str, Assignment] = {}
         self._suspects: dict[str, tuple[float, float]] = {}
         """By server: avoided until, by the monotonic clock, and for how long that was."""
@@ -134,11 +135,11 @@ class ModelServers:
         except (BrokerError, redis.RedisError) as error:
             log.warning("assignment_not_released", server=assignment.server, error=str(error))
 
-    async def backend(self, url: str, model: str) -> VllmBackend:
+    async def backend(self, url: str, model: str) -> HttpBackend:
         """The client of one server, made when first needed."""
         key = (url, model)
         if key not in self._backends:
-            backend = VllmBackend(url, model=model, api_key=self._api_key)
+            backend = connect_backend(url, model=model, api_key=self._api_key)
             self._backends[key] = backend
             await self._stack.enter_async_context(backend)
         return self._backends[key]
@@ -207,7 +208,7 @@ class PooledBackend:
         Prefix caches are shared only within a run and a version of its weights: the salt keeps others out.
         """
 
-        async def call(backend: VllmBackend) -> GenResult:
+        async def call(backend: HttpBackend) -> GenResult:
             version = self._assignment.version if self._assignment is not None else ""
             return await backend.generate(replace(request, cache_salt=f"{self._run}:{version}"), timeout_s=timeout_s)
 
@@ -222,7 +223,7 @@ class PooledBackend:
         if self._assignment is not None:
             await (await self._servers.backend(self._assignment.server, self._model)).abort(request_id)
 
-    async def _tried(self, call: Callable[[VllmBackend], Awaitable[Answer]], promised_s: float) -> Answer:
+    async def _tried(self, call: Callable[[HttpBackend], Awaitable[Answer]], promised_s: float) -> Answer:
         left = CALL_TRIES
         while True:
             backend, assignment = await self._backend()
@@ -248,7 +249,7 @@ class PooledBackend:
                 self._servers.trust(assignment.server)
                 return answer
 
-    async def _backend(self) -> tuple[VllmBackend, Assignment]:
+    async def _backend(self) -> tuple[HttpBackend, Assignment]:
         wait_s = FIRST_WAIT_S
         if self._assignment is not None and not self._servers.holds(self._assignment):
             self._assignment = None

@@ -11,7 +11,7 @@ from pipeline.messages import ChatMessage, Json, Limits, Sampling, StopReason, T
 from pipeline.testing import a_job, a_template
 from tests.cases.areas.vocabularies import vocabulary
 from workers.agent import AgentEnd, AgentSettings, ChatMLRenderer, Prompt, RetryPolicy, TrajectoryRecorder, broken_promises, run_agent
-from workers.llm import GenRequest, VllmBackend
+from workers.llm import GenRequest, HttpBackend, connect_backend
 from workers.llm.scripted import DictatedModel, Dictation, ScriptedServer, ServerOptions
 from workers.tools.base import Tool, ToolSet
 
@@ -23,7 +23,7 @@ class Desk:
 
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack
-        self._backends: dict[tuple[str, int], VllmBackend] = {}
+        self._backends: dict[tuple[str, int], HttpBackend] = {}
 
     async def model(self, tokenizer: str, *, max_model_len: int = 32_768) -> DictatedModel:
         """A model of that vocabulary, which says what it is told."""
@@ -31,7 +31,7 @@ class Desk:
         if key not in self._backends:
             options = ServerOptions(max_model_len=max_model_len)
             server = await self._stack.enter_async_context(ScriptedServer(options, tokenizer=vocabulary(tokenizer)))
-            self._backends[key] = await self._stack.enter_async_context(VllmBackend(server.url))
+            self._backends[key] = await self._stack.enter_async_context(connect_backend(server.url))
         return DictatedModel(self._backends[key])
 
 

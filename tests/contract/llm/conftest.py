@@ -18,7 +18,7 @@ from pipeline.engines import Exchange
 from pipeline.engines.metrics import samples_of
 from pipeline.messages import Sampling
 from tests.vllm_server import REAL, VllmServer
-from workers.llm import GenRequest, VllmBackend
+from workers.llm import GenRequest, HttpBackend, connect_backend
 from workers.llm.scripted import Problem, ScriptedServer, ServerOptions
 from workers.llm.tokenizer import Tokenizer, load
 
@@ -40,7 +40,7 @@ WIRES: dict[str, ServerOptions] = {
 class Pair:
     """A server and its client, as far as every server can be asked."""
 
-    client: VllmBackend
+    client: HttpBackend
     tokenizer: Tokenizer
 
     @property
@@ -115,7 +115,7 @@ REAL_PARAMS = [pytest.param(wire, marks=REAL) for wire in REAL_WIRES]
 async def scripted_pair(wire: str, tmp_path: Path) -> AsyncIterator[ScriptedPair]:
     """A scripted server of a wire, already probed."""
     socket_path = tmp_path / "llm.sock" if wire == "unix-socket" else None
-    async with ScriptedServer(WIRES[wire], PROBLEMS, socket_path=socket_path) as server, VllmBackend(server.url) as client:
+    async with ScriptedServer(WIRES[wire], PROBLEMS, socket_path=socket_path) as server, connect_backend(server.url) as client:
         await client.probe()  # else a test that waits for a running call could meet the probe's
         yield ScriptedPair(client, server.tokenizer, server)
 
@@ -123,7 +123,7 @@ async def scripted_pair(wire: str, tmp_path: Path) -> AsyncIterator[ScriptedPair
 @asynccontextmanager
 async def real_pair(wire: str, server: VllmServer) -> AsyncIterator[Pair]:
     """The session's vLLM through one of its routes; left as it was found."""
-    async with VllmBackend(server.url, endpoint=REAL_WIRES[wire]) as client:
+    async with connect_backend(server.url, endpoint=REAL_WIRES[wire]) as client:
         await client.probe()
         await client.control.set_version("default")
         try:
@@ -153,5 +153,5 @@ async def ours(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 @pytest.fixture
 async def newest() -> AsyncIterator[ScriptedPair]:
     """A pair on the wire of 0.32, for what does not depend on the shape."""
-    async with ScriptedServer(ServerOptions(), PROBLEMS) as server, VllmBackend(server.url) as client:
+    async with ScriptedServer(ServerOptions(), PROBLEMS) as server, connect_backend(server.url) as client:
         yield ScriptedPair(client, server.tokenizer, server)

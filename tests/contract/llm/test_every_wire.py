@@ -11,7 +11,7 @@ import pytest
 from pipeline.engines import InvalidResponse, Overlong, Refused, Retryable
 from pipeline.testing.wait import wait_until
 from tests.contract.llm.conftest import PROMPT, Pair, ScriptedPair, a_request, scripted
-from workers.llm import Span, VllmBackend
+from workers.llm import Span, connect_backend
 from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
 from workers.llm.scripted.distribution import token_logprobs
 from workers.llm.scripted.faults import Corruption
@@ -328,7 +328,7 @@ async def test_a_server_that_dies_during_a_call_is_told_and_seen(ours: ScriptedP
 
 async def test_behind_the_address_there_may_be_another_server_by_now(tmp_path: Path) -> None:
     where = tmp_path / "llm.sock"
-    async with VllmBackend(f"unix:{where}") as client:
+    async with connect_backend(f"unix:{where}") as client:
         async with ScriptedServer(ServerOptions(wire="0.31"), socket_path=where):
             assert (await client.probe()).logprobs_shape == "token_text"
         with pytest.raises(Retryable):

@@ -9,7 +9,7 @@ import pytest
 from pipeline.engines import InvalidResponse, Refused, Retryable
 from pipeline.testing.wait import wait_until
 from tests.contract.llm.conftest import PROBLEMS, ScriptedPair, a_request, scripted
-from workers.llm import VllmBackend
+from workers.llm import connect_backend
 from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
 
 
@@ -25,7 +25,7 @@ from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
     ],
 )
 async def test_the_wire_is_found_by_trying(options: ServerOptions, expected: tuple[object, ...]) -> None:
-    async with ScriptedServer(options) as server, VllmBackend(server.url) as client:
+    async with ScriptedServer(options) as server, connect_backend(server.url) as client:
         caps = await client.probe()
 
     assert (caps.endpoint, caps.logprobs_shape, caps.has_spans, caps.abort_path, caps.rejects_while_paused) == expected
@@ -37,7 +37,7 @@ async def test_the_wire_is_found_by_trying(options: ServerOptions, expected: tup
 @pytest.mark.parametrize("mode", ["raw", "processed"])
 async def test_the_kind_of_logprobs_is_found_by_a_token_that_had_no_choice(mode: str, scale_out: bool) -> None:
     options = ServerOptions(logprobs_mode="raw" if mode == "raw" else "processed", scale_out=scale_out)
-    async with ScriptedServer(options) as server, VllmBackend(server.url) as client:
+    async with ScriptedServer(options) as server, connect_backend(server.url) as client:
         assert (await client.probe()).logprobs_mode == mode
 
 
@@ -57,7 +57,7 @@ async def test_a_failed_probe_is_made_again(newest: ScriptedPair) -> None:
 
 async def test_without_an_abort_route_the_connection_is_closed_instead() -> None:
     options = ServerOptions(scale_out=False, dev_mode=False)
-    async with ScriptedServer(options, PROBLEMS) as server, VllmBackend(server.url) as client:
+    async with ScriptedServer(options, PROBLEMS) as server, connect_backend(server.url) as client:
         call = asyncio.create_task(client.generate(scripted([*range(5, 400)], "mine", delay_ms=20), timeout_s=30))
         await wait_until(lambda: server.engine.n_running == 1, "the call runs")
 
@@ -70,7 +70,7 @@ async def test_without_an_abort_route_the_connection_is_closed_instead() -> None
 
 
 async def test_without_version_routes_tokens_bear_the_label_that_the_caller_knows() -> None:
-    async with ScriptedServer(ServerOptions(scale_out=False, dev_mode=False)) as server, VllmBackend(server.url) as client:
+    async with ScriptedServer(ServerOptions(scale_out=False, dev_mode=False)) as server, connect_backend(server.url) as client:
         before = await client.generate(a_request("a"), timeout_s=10)
         labelled = await client.control.set_version("1.3")
         after = await client.generate(a_request("b", believed_version="1.3"), timeout_s=10)
@@ -81,17 +81,17 @@ async def test_without_version_routes_tokens_bear_the_label_that_the_caller_know
 
 
 async def test_a_model_the_server_does_not_have_is_told_at_once() -> None:
-    async with ScriptedServer() as server, VllmBackend(server.url, model="another") as client:
+    async with ScriptedServer() as server, connect_backend(server.url, model="another") as client:
         with pytest.raises(InvalidResponse, match="another"):
             await client.probe()
 
 
 async def test_a_key_guards_generation() -> None:
     async with ScriptedServer(ServerOptions(api_key="k1")) as server:
-        async with VllmBackend(server.url) as stranger:
+        async with connect_backend(server.url) as stranger:
             with pytest.raises(Refused) as caught:
                 await stranger.probe()
-        async with VllmBackend(server.url, api_key="k1") as friend:
+        async with connect_backend(server.url, api_key="k1") as friend:
             result = await friend.generate(a_request(), timeout_s=10)
 
     assert caught.value.status == 401
@@ -102,7 +102,7 @@ async def test_nobody_at_the_address_may_be_tried_again() -> None:
     async with ScriptedServer() as server:
         url = server.url
 
-    async with VllmBackend(url) as client:
+    async with connect_backend(url) as client:
         with pytest.raises(Retryable) as caught:
             await client.probe()
         assert caught.value.reason == "unreachable"
@@ -110,7 +110,7 @@ async def test_nobody_at_the_address_may_be_tried_again() -> None:
 
 
 async def test_an_idle_connection_that_the_server_closes_costs_no_call() -> None:
-    async with ScriptedServer(ServerOptions(keepalive_s=0.05)) as server, VllmBackend(server.url) as client:
+    async with ScriptedServer(ServerOptions(keepalive_s=0.05)) as server, connect_backend(server.url) as client:
         for number in range(5):
             await client.generate(a_request(f"job.{number}"), timeout_s=10)
             await wait_until(lambda: not server.connections, "the server has closed the idle connection")

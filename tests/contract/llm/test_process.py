@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.llm.conftest import PROMPT, a_request
-from workers.llm import VllmBackend
+from workers.llm import connect_backend
 from workers.llm.scripted.__main__ import build, parse
 from workers.llm.tokenizer import load
 
@@ -34,7 +34,7 @@ async def test_it_says_its_address_serves_and_ends_on_sigterm(tmp_path: Path, ov
     where = ["--socket", str(tmp_path / "llm.sock")] if over == "socket" else []
     process, url = await _serve("--problems", str(problems), "--all-right", "1", "--all-wrong", "0", "--tool-rate", "0", *where)
     try:
-        async with VllmBackend(url) as client:
+        async with connect_backend(url) as client:
             result = await client.generate(a_request(prompt_ids=PROMPT), timeout_s=10)
     finally:
         process.send_signal(signal.SIGTERM)

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.integration.trajectory.recording import PROBLEMS, record, several
 
 from pipeline.engines import Refused
 from pipeline.messages import Sampling
 from pipeline.testing.wait import wait_until
-from tests.integration.trajectory.recording import PROBLEMS, record, several
 from workers.agent.invariants import faults_of
-from workers.llm import VllmBackend
+from workers.llm import HttpBackend, connect_backend
 from workers.llm.logprob_distance import TOLERANCES, beyond, summary_of
 from workers.llm.scripted import ScriptedServer, ServerOptions
 from workers.llm.teacher_forcing import TeacherForcing, VersionMoved, distances, holds
@@ -38,11 +38,11 @@ SAMPLINGS = {
 
 
 @asynccontextmanager
-async def a_server(options: ServerOptions | None = None) -> AsyncIterator[tuple[ScriptedServer, VllmBackend, TeacherForcing]]:
+async def a_server(options: ServerOptions | None = None) -> AsyncIterator[tuple[ScriptedServer, HttpBackend, TeacherForcing]]:
     """A server, the agent's way to it, and ours; both have asked it what it can do."""
     async with (
         ScriptedServer(options, PROBLEMS) as server,
-        VllmBackend(server.url) as backend,
+        connect_backend(server.url) as backend,
         TeacherForcing(server.url) as forcing,
     ):
         await backend.probe()
@@ -126,7 +126,7 @@ async def test_penalties_in_processed_mode_are_not_comparable_and_counted() -> N
 
 
 async def test_processed_logprobs_cannot_be_asked_of_a_server_in_raw_mode() -> None:
-    async with ScriptedServer(ServerOptions(), PROBLEMS) as server, VllmBackend(server.url) as backend:
+    async with ScriptedServer(ServerOptions(), PROBLEMS) as server, connect_backend(server.url) as backend:
         trajectory = await record(backend, sampling=WARM)
     async with ScriptedServer(ServerOptions(logprobs_mode="raw"), PROBLEMS) as raw, TeacherForcing(raw.url) as forcing:
         skipped = (await forcing.recompute(trajectory)).skipped

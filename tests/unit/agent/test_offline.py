@@ -31,7 +31,7 @@ PROGRAM = textwrap.dedent(
     from pipeline.messages import ChatMessage
     from pipeline.testing.builders import a_job
     from workers.agent import ChatMLRenderer, TrajectoryRecorder, check_template, run_agent
-    from workers.llm import VllmBackend
+    from workers.llm import connect_backend
     from workers.llm.scripted import Problem, ScriptedServer
     from workers.tools.base import ToolSet
 
@@ -39,7 +39,7 @@ PROGRAM = textwrap.dedent(
         pass
 
     async def main():
-        async with ScriptedServer(problems=[Problem("What is 2 + 2?", "4")]) as server, VllmBackend(server.url) as client:
+        async with ScriptedServer(problems=[Problem("What is 2 + 2?", "4")]) as server, connect_backend(server.url) as client:
             renderer = ChatMLRenderer(server.tokenizer)
             await check_template(renderer, client)
             end = await run_agent(

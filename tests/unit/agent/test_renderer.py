@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeline.messages import ChatMessage, Json
 from workers.agent import ChatMLRenderer, TemplateMismatch, check_template, cut_observation, first_difference
 from workers.agent.renderers import THINKING_DROPPED, Thinking, tool_schema
-from workers.llm import VllmBackend
+from workers.llm import connect_backend
 from workers.llm.scripted import ScriptedServer
 from workers.llm.tokenizer import load
 
@@ -155,7 +155,7 @@ def test_what_is_no_dialogue_is_refused(messages: list[ChatMessage]) -> None:
 
 
 async def test_the_server_s_own_template_writes_the_same_and_a_difference_is_found() -> None:
-    async with ScriptedServer() as server, VllmBackend(server.url) as client:
+    async with ScriptedServer() as server, connect_backend(server.url) as client:
         await check_template(ChatMLRenderer(TOKENIZER), client)
         await check_template(ChatMLRenderer(TOKENIZER, thinking="off"), client, {"enable_thinking": False})
         with pytest.raises(TemplateMismatch, match="'user'"):

@@ -45,6 +45,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--logprobs-mode", choices=get_args(LogprobsMode), default=server.logprobs_mode)
     add("--no-scale-out", action="store_true", help="no /inference/v1 routes")
     add("--no-dev-mode", action="store_true", help="no pause, versions and the like")
+    add("--weights", default=server.weights, help="name of the weights that it starts with; default: what its label names")
     add("--max-running", type=int, default=server.max_running)
     add("--api-key-file", type=Path, help="file that holds the key which guards /v1 and /inference")
     add("--first-token-ms", type=float, default=latency.first_token_s * 1000)
@@ -68,6 +69,7 @@ def build(arguments: argparse.Namespace) -> ScriptedServer:
         dev_mode=not arguments.no_dev_mode,
         logprobs_mode=arguments.logprobs_mode,
         max_running=arguments.max_running,
+        weights=arguments.weights,
         api_key=arguments.api_key_file.read_text(encoding="utf-8").strip() if arguments.api_key_file else "",
         latency=Latency(
             first_token_s=arguments.first_token_ms / 1000,

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from workers.llm.vllm_wire import GENERATE_PREFIX, TOKEN_TEXT_PREFIX
 
 Body = dict[str, Any]
-Kind = Literal["status", "disconnect", "break_off", "hang", "corrupt"]
+Kind = Literal["status", "disconnect", "break_off", "hang", "corrupt", "restart"]
 Corruption = Literal[
     "no_echo",
     "other_echo",
@@ -41,7 +41,8 @@ class Fault:
     """One fault.
 
     `status` answers with that status; `disconnect` closes the connection before any answer; `break_off` in the middle of one; `hang`
-    never answers; `corrupt` bends the answer.
+    never answers; `corrupt` bends the answer. `restart`: the server ended, and the request meets the one that was started anew. Only
+    generation is broken off or corrupted.
     """
 
     kind: Kind

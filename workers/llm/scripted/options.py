@@ -34,6 +34,8 @@ class ServerOptions:
     """Off: `/inference/v1/*` answers 403, as vLLM without --enable-scale-out."""
     dev_mode: bool = True
     """Off: pause, versions and the other development routes answer 404."""
+    weights: str = ""
+    """What it holds when it starts; empty = what its label names, until weights are loaded."""
     logprobs_mode: LogprobsMode = "processed"
     max_running: int = 256
     """Calls sampled at a time; the rest waits in line."""

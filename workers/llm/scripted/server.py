@@ -62,7 +62,7 @@ class ScriptedServer:
         self.options = options or ServerOptions()
         self.tokenizer = tokenizer or load()
         self.policy = Policy(self.tokenizer, ProblemBank(problems), self.options.policy)
-        self.engine = Engine(self.options, self.tokenizer, self.policy)
+        self.engine = self._new_engine()
         self.faults = Faults()
         self.requests: deque[tuple[str, Body]] = deque(maxlen=256)
         """The last generation requests, path and body; for whoever wants to see what was sent."""
@@ -72,6 +72,23 @@ class ScriptedServer:
         """Names this start of the server."""
         self._where = (host, port, socket_path)
         self._runner: web.AppRunner | None = None
+
+    def _new_engine(self) -> Engine:
+        engine = Engine(self.options, self.tokenizer, self.policy)
+        engine.loaded = self.options.weights or None
+        return engine
+
+    def restart(self, *, spared: asyncio.BaseTransport | None = None) -> None:
+        """As if the process had died and come again at once: connections break, and everything that it was told is forgotten.
+
+        Args:
+            spared: a connection that finds the new process at its other end.
+        """
+        for transport in self.connections:
+            if transport is not spared:
+                transport.abort()
+        self.engine = self._new_engine()
+        self._started_s = max(time.time(), self._started_s + 0.001)
 
     @property
     def connections(self) -> list[asyncio.Transport]:
@@ -141,6 +158,12 @@ class ScriptedServer:
         key = self.options.api_key
         if key and request.path.startswith(("/v1", "/inference")) and request.headers.get("authorization") != f"Bearer {key}":
             return _json(bodies.error_body("Unauthorized", "AuthenticationError", 401), 401)
+        if request.path not in (GENERATE, COMPLETIONS):
+            fault = self.faults.take(request.path)
+            if fault is not None and fault.kind == "restart":
+                self.restart(spared=request.transport)
+            elif fault is not None:
+                return await self._fail(request, fault)
         try:
             return await handler(request)
         except BadRequestError as error:
@@ -158,6 +181,9 @@ class ScriptedServer:
         fault = self.faults.take(request.path)
         if fault is not None and fault.kind in ("status", "disconnect", "hang"):
             return await self._fail(request, fault)
+        if fault is not None and fault.kind == "restart":
+            self.restart(spared=request.transport)
+            fault = None
         own_id = request.headers.get("x-request-id") or body.get("request_id") or f"anonymous-{next(self._numbers)}"
         read = bodies.read_generate if request.path == GENERATE else bodies.read_completions
         call = read(body, str(own_id), self.options, self.tokenizer)

@@ -4,7 +4,9 @@ connecting      connect, connect_blocking, Run
 what to do      StepRequest, JobRequest, ValidationRequest, SamplingRequest, LimitsRequest
 what comes      Step, Group, Result, Job, Validation, Estimate, RunStatistics
 from outside    Awaiting, HeldGroup, HeldMember, ReportAnswer
-what goes wrong WaitTimeout, BodyMissing, ClientClosed, ShadowedPackage, and those of `pipeline.errors`
+weights         ServersToLoad, ServerToLoad
+what goes wrong WaitTimeout, BodyMissing, ClientClosed, UpdateFailed, PauseHeld, PauseLost, EnginesNotInstalled, ShadowedPackage,
+                and those of `pipeline.errors`
 
 async with connect(url, run="math-1") as run:
     run.feed(rows, epochs=2, shuffle_seed=7)
@@ -20,13 +22,15 @@ from trainer_client.shadowing import ShadowedPackage, refuse_shadows
 
 refuse_shadows(Path(__file__).resolve().parent.parent)
 
-from pipeline.requests import JobRequest, LimitsRequest, SamplingRequest  # noqa: E402  # after the check, which says why it fails
+from pipeline.inference_pool.pauses import PauseHeld, PauseLost  # noqa: E402  # after the check, which says why it fails
+from pipeline.requests import JobRequest, LimitsRequest, SamplingRequest  # noqa: E402
 from pipeline.step_request import StepRequest  # noqa: E402
 from pipeline.validation_request import ValidationRequest  # noqa: E402
 from trainer_client.blocking import connect_blocking  # noqa: E402
 from trainer_client.client import Run  # noqa: E402
 from trainer_client.connecting import Connection, connect  # noqa: E402
-from trainer_client.errors import BodyMissing, ClientClosed, WaitTimeout  # noqa: E402
+from trainer_client.engines import EnginesNotInstalled  # noqa: E402
+from trainer_client.errors import BodyMissing, ClientClosed, UpdateFailed, WaitTimeout  # noqa: E402
 from trainer_client.feed import Feed  # noqa: E402
 from trainer_client.jobs import Job  # noqa: E402
 from trainer_client.outside import Awaiting, HeldGroup, HeldMember, ReportAnswer  # noqa: E402
@@ -35,12 +39,14 @@ from trainer_client.run_statistics import RunStatistics  # noqa: E402
 from trainer_client.steps import Group, Step  # noqa: E402
 from trainer_client.validation import Validation, ValidationGroup, ValidationMember  # noqa: E402
 from trainer_client.validation_numbers import Estimate  # noqa: E402
+from trainer_client.weight_update import ServersToLoad, ServerToLoad  # noqa: E402
 
 __all__ = [
     "Awaiting",
     "BodyMissing",
     "ClientClosed",
     "Connection",
+    "EnginesNotInstalled",
     "Estimate",
     "Feed",
     "Group",
@@ -49,14 +55,19 @@ __all__ = [
     "Job",
     "JobRequest",
     "LimitsRequest",
+    "PauseHeld",
+    "PauseLost",
     "ReportAnswer",
     "Result",
     "Run",
     "RunStatistics",
     "SamplingRequest",
+    "ServerToLoad",
+    "ServersToLoad",
     "ShadowedPackage",
     "Step",
     "StepRequest",
+    "UpdateFailed",
     "Validation",
     "ValidationGroup",
     "ValidationMember",

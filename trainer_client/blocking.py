@@ -11,8 +11,9 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from inspect import isawaitable
+from types import TracebackType
 from typing import Any, TypeVar
 
 from pipeline.settings import QueueSettings
@@ -22,12 +23,13 @@ from trainer_client.feed import Feed
 from trainer_client.jobs import Job
 from trainer_client.outside import Awaiting
 from trainer_client.results import Result
+from trainer_client.servers import Servers
 from trainer_client.steps import Group, Step
 from trainer_client.validation import Validation, ValidationGroup, ValidationMember
 
 T = TypeVar("T")
 
-WRAPPED = (Run, Step, Group, Result, Job, Awaiting, Feed, Validation, ValidationGroup, ValidationMember, asyncio.Event)
+WRAPPED = (Run, Servers, Step, Group, Result, Job, Awaiting, Feed, Validation, ValidationGroup, ValidationMember, asyncio.Event)
 """Objects with methods that belong on the loop; everything else that comes back is a value."""
 _END = object()
 
@@ -125,6 +127,26 @@ class Blocking:
         return f"<blocking {self._target!r}>"
 
 
+class BlockingContext:
+    """Stands for an async context manager: entered and left on the loop, its block runs here."""
+
+    def __init__(self, context: AbstractAsyncContextManager[object], thread: LoopThread) -> None:
+        self._context = context
+        self._thread = thread
+
+    def __enter__(self) -> Any:
+        return _wrap(self._thread.call(self._enter()), self._thread)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        return bool(self._thread.call(self._leave(kind, error, trace)))
+
+    async def _enter(self) -> object:
+        return await self._context.__aenter__()
+
+    async def _leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        return await self._context.__aexit__(kind, error, trace)
+
+
 class BlockingIterator:
     """Stands for an async iterator."""
 
@@ -149,6 +171,8 @@ async def _next(source: AsyncIterator[object]) -> object:
 def _wrap(value: object, thread: LoopThread) -> object:
     if isinstance(value, WRAPPED):
         return Blocking(value, thread)
+    if isinstance(value, AbstractAsyncContextManager):
+        return BlockingContext(value, thread)
     if isinstance(value, AsyncIterator):
         return BlockingIterator(value, thread)
     if isinstance(value, list | tuple) and any(isinstance(item, WRAPPED) for item in value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import overload
 
 from pipeline.errors import InvalidRequest, RollstreamError
@@ -23,6 +24,7 @@ from trainer_client.bodies import BodyStore
 from trainer_client.calls import Calls
 from trainer_client.contact import Contact
 from trainer_client.dataset import check_dataset
+from trainer_client.engines_away import AwayMode
 from trainer_client.feed import Feed
 from trainer_client.inbox import Inbox, Kind
 from trainer_client.jobs import Job, Jobs
@@ -34,12 +36,16 @@ from trainer_client.policy_version import PolicyVersion
 from trainer_client.progress import FeedProgress, Progress
 from trainer_client.reader import BLOCK_S, ResultsReader
 from trainer_client.results import Result
+from trainer_client.run_pause import RunPause
 from trainer_client.run_statistics import RunStatistics, SeenJobs, read_statistics
+from trainer_client.servers import Servers
 from trainer_client.step_stream import StepStream
 from trainer_client.steps import Step
+from trainer_client.updates import Updates
 from trainer_client.validation import Validation
 from trainer_client.validations import Validations
 from trainer_client.waiting import WaitReasons
+from trainer_client.weight_update import ServersToLoad, UpdateMode
 
 log = Log(__name__)
 
@@ -102,6 +108,16 @@ class Run:
             why_waiting=self._reasons.of_job,
         )
         self._version = PolicyVersion(run, incarnation, self._trainer_scripts, self._calls)
+        self.servers = Servers(settings, client, self._calls, run)
+        """The model servers of the run."""
+        self._updates = Updates(
+            run,
+            incarnation,
+            new_pause=lambda: RunPause(settings, keys, client, self._trainer_scripts, self._calls, run, incarnation),
+            check_number=self._check_version,
+            set_version=self._version.set,
+            api_key=lambda: self.servers.api_key,
+        )
         self._outside = Outside(
             run=run,
             incarnation=incarnation,
@@ -234,8 +250,60 @@ class Run:
             bounded_int(count, "count", low=1, high=2**31)
         return self._steps.stream(request, start, count, bounded_seconds(timeout_s, "timeout_s"))
 
+    # ---- weights
+
+    def weight_update(self, number: int, *, mode: UpdateMode = "keep") -> AbstractAsyncContextManager[ServersToLoad]:
+        """Gives the servers of the run other weights, under its running jobs: `async with run.weight_update(n) as servers: load(servers)`.
+
+        When the block is entered no model call begins any more, and the engines stand. The block loads weights, by whatever way trainer
+        and engines have for that, into all of `servers`. Then the version of the policy is `<incarnation>.<number>`, the servers bear that
+        label, and the jobs go on. Meanwhile no deadline of the run comes, and its jobs wait without paying for it.
+
+        The block may block the event loop. When it raises, or dies, what it may have changed gets no label: those servers stay without jobs
+        until the next update, of this trainer or the one that follows it. A server that could not be paused, loaded or labelled is in
+        `servers.failed`, with why; so say `servers.fail(url, why)` of one that did not load.
+
+        Args:
+            number: of the version; never lower than before. The same again for the same weights, to reach servers that failed.
+            mode: what happens to model calls in flight. `keep`: they stand, and go on with the new weights; their answers have tokens of
+                both versions, each labelled. `abort`: they return what they have, and their turns go on from it as calls of their own.
+                `wait`: the update begins when they have ended.
+
+        Raises:
+            InvalidRequest: the run has no servers, or one that cannot `keep`; lower than before; a deterministic step is being sampled.
+            PauseHeld: another update of this client goes on, or its engines are away and this is not inside of that.
+            UpdateFailed: no server was updated.
+            PauseLost: the lease ran out in the block (this process stood still, or had no contact), or another trainer has it.
+            EnginesNotInstalled: it needs aiohttp: install `rollstream[trainer]`.
+        """
+        self._life.check(needs_open_run=True)
+        return self._updates.update(number, mode)
+
+    def engines_away(self, *, mode: AwayMode = "abort", weights_kept: bool = False) -> AbstractAsyncContextManager[None]:
+        """Lets engines that share their accelerators with the trainer go away while it trains: `async with run.engines_away(): ...`.
+
+        When the block is entered no model call is in flight and none begins. In it engines may sleep, or end and start anew: no server is
+        judged, no job loses anything for it, no deadline comes. At its end the engines must be there again. Weights that are new by then
+        are loaded in the block, by a `weight_update` inside of it; its pause is the same.
+
+        Args:
+            mode: `abort`: calls in flight return what they have, and go on from it afterwards; `wait`: they end first.
+            weights_kept: whether engines come back with the weights that they went with. If not, as with a deep sleep, they stay without
+                jobs until a `weight_update`, in the block or after it.
+
+        Raises:
+            PauseHeld: an update goes on, or they are away already.
+            PauseLost: the lease ran out in the block, or another trainer has it.
+            EnginesNotInstalled: it needs aiohttp: install `rollstream[trainer]`.
+        """
+        self._life.check()
+        return self._updates.leave(mode, weights_kept=weights_kept)
+
     async def set_policy_version(self, number: int) -> None:
         """Says that the policy has this version from now on: `<incarnation>.<number>`. The same again changes nothing.
+
+        For runs whose servers are loaded and labelled by somebody else (an engine of the trainer's framework, a frozen policy): nothing is
+        paused and no server is told. With servers of the run's own, use `weight_update`, which says it itself.
 
         Each rise after the first call of this client is taken for the update that one step brought. Until it is called nothing of the run
         is stale.
@@ -243,15 +311,25 @@ class Run:
         Raises:
             InvalidRequest: lower than before: a trainer that goes back connects anew. Or a deterministic step is being sampled.
         """
+        self._check_version(number)
+        await self._version.set(number)
+
+    def _check_version(self, number: int) -> None:
         bounded_int(number, "version", low=0, high=2**53)
+        current = self._version.current
+        if current is not None and number < current.number:
+            raise InvalidRequest(
+                f"expected {current.number} or more, the version that the policy has, got {number}: connect with resume=<state of an older "
+                "checkpoint> to go back",
+                field="version",
+            )
         step = self._steps.sampling_deterministic
-        if step is not None and str(self._version.current or "") != f"{self.incarnation}.{number}":
+        if step is not None and str(current or "") != f"{self.incarnation}.{number}":
             raise InvalidRequest(
                 f"step {step} is deterministic and being sampled: its tokens would be of two versions. Update between taking a step "
                 "and asking for the next one",
                 field="version",
             )
-        await self._version.set(number)
 
     @property
     def policy_version(self) -> str:

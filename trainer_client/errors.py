@@ -3,12 +3,13 @@
 RollstreamError
 ├── WaitTimeout     what was waited for did not come in time; `why` says what stands in its way
 ├── BodyMissing     a result has no such body, or it is gone; says which
+├── UpdateFailed    no server could be given new weights; says why of each
 └── ClientClosed    the client was closed before the call, or while it waited
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pipeline.errors import RollstreamError
 
@@ -37,6 +38,21 @@ class BodyMissing(RollstreamError):
         self.job = job
         self.body = body
         self.why = why
+
+
+class UpdateFailed(RollstreamError):
+    """No server got the new weights. Those that were changed stay without jobs until the next update.
+
+    Args:
+        servers: why not, by address.
+    """
+
+    def __init__(self, run: str, version: str, servers: Mapping[str, str]) -> None:
+        each = "; ".join(f"{url}: {why}" for url, why in servers.items())
+        super().__init__(f"no server of run {run!r} got version {version}: {each}")
+        self.run = run
+        self.version = version
+        self.servers = dict(servers)
 
 
 class ClientClosed(RollstreamError):

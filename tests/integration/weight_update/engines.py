@@ -1,0 +1,58 @@
+"""Scripted servers that a test loads, restarts and kills, and the truth of each token: its logprob is that of the weights that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pipeline.engines import Exchange
+from pipeline.messages import Sampling
+from workers.llm.scripted import ScriptedServer, ServerOptions
+from workers.llm.scripted.distribution import token_logprobs
+from workers.llm.scripted.options import Latency
+
+OLD = "weights-of-the-start"
+"""What a server holds that has just started."""
+
+
+class Engines:
+    """Servers at fixed addresses, in the test's own process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.servers: dict[str, ScriptedServer] = {}
+
+    def url(self, name: str) -> str:
+        return f"unix:{self._folder / name}"
+
+    def __getitem__(self, name: str) -> ScriptedServer:
+        return self.servers[name]
+
+    async def start(self, name: str, options: ServerOptions | None = None, *, weights: str = OLD, per_token_s: float = 0.0) -> str:
+        """A server whose weights nobody has labelled; its address."""
+        options = replace(options or ServerOptions(latency=Latency(per_token_s=per_token_s, sigma=0.0)), weights=weights)
+        server = ScriptedServer(options, socket_path=self._folder / name)
+        self.servers[name] = await server.__aenter__()
+        return self.url(name)
+
+    async def die(self, name: str) -> None:
+        """Its process is gone: calls in flight with it."""
+        await self.servers[name].die()
+        (self._folder / name).unlink(missing_ok=True)
+
+    async def leave(self) -> None:
+        for name in self.servers:
+            await self.die(name)
+
+
+async def load(url: str, weights: str) -> None:
+    """What a trainer does in the block, here over vLLM's development route."""
+    async with Exchange(url) as http:
+        await http.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": weights}})
+
+
+def logprobs_of(weights: Sequence[str], prompt_ids: Sequence[int], ids: Sequence[int], sampling: Sampling | None = None) -> list[float]:
+    """What each token's logprob is when these weights made it."""
+    vocab_size = ScriptedServer().tokenizer.vocab_size
+    return token_logprobs(prompt_ids, ids, weights, sampling or Sampling(), mode="processed", vocab_size=vocab_size)

@@ -1,0 +1,357 @@
+"""The steps of a weight update, one server or some, no jobs: what each leaves behind, whatever goes wrong (ADR 13)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from pipeline.errors import InvalidRequest, StaleIncarnation
+from pipeline.inference_pool import InferencePool
+from pipeline.keys import Keys
+from pipeline.redis_client import AsyncClient, ask
+from pipeline.settings import QueueSettings
+from tests.integration.weight_update.conftest import LEASE_S
+from tests.integration.weight_update.engines import OLD, Engines, load
+from trainer_client import PauseHeld, PauseLost, Run, ServersToLoad, UpdateFailed, connect, connect_blocking
+from trainer_client.weight_update import MODES, UpdateMode
+from workers.llm.scripted import Fault, ServerOptions
+
+pytestmark = pytest.mark.one_server
+
+
+async def load_all(servers: ServersToLoad, weights: str) -> None:
+    for server in servers:
+        await load(server.url, weights)
+
+
+async def standings(run: Run) -> dict[str, tuple[str, str]]:
+    return {server.url: (server.standing, server.version) for server in await run.servers.list()}
+
+
+async def is_paused(run: Run) -> bool:
+    return (await run.servers.state()).is_paused
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_update_loads_labels_and_resumes_all_servers(run: Run, engines: Engines, mode: UpdateMode) -> None:
+    urls = [await engines.start(name) for name in ("a", "b")]
+    await run.servers.attach(urls)
+
+    async with run.weight_update(3, mode=mode) as servers:
+        assert [(server.url, server.label) for server in servers] == [(url, "default") for url in urls]
+        assert await is_paused(run)
+        for name in ("a", "b"):
+            assert engines[name].engine.paused == mode
+            assert "/updating-" in engines[name].engine.version
+        await load_all(servers, "three")
+
+    assert servers.failed == {}
+    assert servers.version == run.policy_version == f"{run.incarnation}.3"
+    assert not await is_paused(run)
+    assert await standings(run) == dict.fromkeys(urls, ("up", f"run1/{run.incarnation}.3"))
+    for name in ("a", "b"):
+        engine = engines[name].engine
+        assert (engine.version, engine.weights, engine.paused) == (f"run1/{run.incarnation}.3", "three", None)
+
+
+async def test_servers_of_a_trainer_get_no_call_before_their_first_update(run: Run, pool: InferencePool, engines: Engines) -> None:
+    url = await engines.start("a")
+    await run.servers.attach(url, control="trainer")
+    assert await pool.assign("run1", "", "run1.j.0", 1) is None
+    assert "no weight update yet" in (await run.servers.why_not())[url]
+
+    async with run.weight_update(0) as servers:
+        await load_all(servers, "zero")
+
+    assert await pool.assign("run1", "", "run1.j.0", 1) is not None
+
+
+async def test_a_shared_server_is_nobodys_to_update(run: Run, engines: Engines) -> None:
+    judge, mine = await engines.start("judge"), await engines.start("mine")
+    await run.servers.attach(judge, shared=True)
+    await run.servers.attach(mine)
+
+    async with run.weight_update(1) as servers:
+        assert [server.url for server in servers] == [mine]
+
+    assert engines["judge"].engine.version == "default"
+    assert (await standings(run))[judge] == ("up", "")
+
+
+async def test_a_block_that_raises_leaves_no_label_and_the_next_update_mends(run: Run, engines: Engines) -> None:
+    url = await engines.start("a")
+    await run.servers.attach(url)
+
+    async def breaks() -> None:
+        async with run.weight_update(1) as servers:
+            await load_all(servers, "half of one")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await breaks()
+
+    assert not await is_paused(run)
+    assert run.policy_version == ""
+    assert (await standings(run))[url][0] == "unsynced"
+    assert "an update began and did not end there" in (await run.servers.why_not())[url]
+
+    async with run.weight_update(1) as servers:
+        await load_all(servers, "one")
+    assert await standings(run) == {url: ("up", f"run1/{run.incarnation}.1")}
+    assert engines["a"].engine.paused is None
+
+
+async def test_a_server_that_restarts_in_the_block_gets_no_label(run: Run, engines: Engines) -> None:
+    """It was loaded, restarted, and held its old weights again: the label that it then got was a lie about every token."""
+    urls = {name: await engines.start(name) for name in ("a", "b")}
+    await run.servers.attach(list(urls.values()))
+
+    async with run.weight_update(1) as servers:
+        await load_all(servers, "one")
+        engines["a"].restart()
+
+    assert list(servers.failed) == [urls["a"]]
+    assert "restarted" in servers.failed[urls["a"]]
+    assert engines["a"].engine.version == "default"
+    found = await standings(run)
+    assert found[urls["b"]] == ("up", f"run1/{run.incarnation}.1")
+    assert found[urls["a"]][0] == "unsynced"
+
+
+async def test_a_server_that_restarts_while_it_is_labelled_is_found_out(run: Run, engines: Engines) -> None:
+    """Between the proof and the label there is a moment. A server that restarts in it takes a label for weights that it does not hold."""
+    url = await engines.start("a")
+    await run.servers.attach([url, await engines.start("b")])
+
+    async with run.weight_update(1) as servers:
+        await load_all(servers, "one")
+        engines["a"].faults.arm(Fault(kind="restart", path="/update_weight_version"))
+
+    assert engines["a"].engine.version == f"run1/{run.incarnation}.1", "it has the label"
+    assert engines["a"].engine.weights == OLD
+    assert "restarted" in servers.failed[url]
+    assert (await standings(run))[url][0] == "unsynced"
+
+
+async def test_a_server_that_is_gone_is_told_and_the_others_are_updated(run: Run, engines: Engines) -> None:
+    url, gone = await engines.start("a"), engines.url("gone")
+    await run.servers.attach([url, gone])
+
+    async with run.weight_update(1) as servers:
+        assert [server.url for server in servers] == [url]
+        assert "does not answer" in servers.failed[gone]
+        await load_all(servers, "one")
+
+    assert (await standings(run))[url] == ("up", f"run1/{run.incarnation}.1")
+    assert (await standings(run))[gone][0] != "up"
+
+
+async def test_a_server_that_dies_before_it_is_labelled_is_told(run: Run, engines: Engines) -> None:
+    urls = {name: await engines.start(name) for name in ("a", "b")}
+    await run.servers.attach(list(urls.values()))
+
+    async with run.weight_update(1) as servers:
+        await load_all(servers, "one")
+        await engines.die("a")
+
+    assert "does not answer" in servers.failed[urls["a"]]
+    assert (await standings(run))[urls["b"]][0] == "up"
+
+
+async def test_a_server_that_the_trainer_could_not_load_gets_no_label(run: Run, engines: Engines) -> None:
+    urls = {name: await engines.start(name) for name in ("a", "b")}
+    await run.servers.attach(list(urls.values()))
+
+    async with run.weight_update(1) as servers:
+        await load(urls["a"], "one")
+        servers.fail(urls["b"], "out of memory")
+        with pytest.raises(InvalidRequest, match="not among"):
+            servers.fail("unix:/elsewhere", "?")
+
+    assert servers.failed == {urls["b"]: "out of memory"}
+    assert (await standings(run))[urls["b"]][0] == "unsynced"
+    assert (await standings(run))[urls["a"]] == ("up", f"run1/{run.incarnation}.1")
+
+
+async def test_an_update_in_which_all_fail_raises_and_says_why_of_each(run: Run, engines: Engines) -> None:
+    url = await engines.start("a")
+    await run.servers.attach(url)
+
+    async def restarts() -> None:
+        async with run.weight_update(1) as servers:
+            await load_all(servers, "one")
+            engines["a"].restart()
+
+    with pytest.raises(UpdateFailed, match="restarted") as failed:
+        await restarts()
+    assert list(failed.value.servers) == [url]
+    assert run.policy_version == ""
+
+    await engines.die("a")
+    with pytest.raises(UpdateFailed, match="does not answer"):
+        async with run.weight_update(1):
+            pytest.fail("there is nothing to load")
+    assert not await is_paused(run)
+
+
+async def test_an_update_without_servers_is_refused(run: Run) -> None:
+    with pytest.raises(InvalidRequest, match="no servers"):
+        async with run.weight_update(1):
+            pytest.fail("there is nothing to load")
+    assert not await is_paused(run)
+
+
+async def test_keep_is_refused_of_a_server_without_a_pause_and_nothing_has_changed(run: Run, engines: Engines) -> None:
+    """The one that could be paused goes on under its old label: nobody has touched its weights."""
+    able = await engines.start("able")
+    unable = await engines.start("unable", ServerOptions(dev_mode=False))
+    await run.servers.attach([able, unable])
+    engines["able"].engine.set_version("mine")
+
+    with pytest.raises(InvalidRequest, match="abort"):
+        async with run.weight_update(1):
+            pytest.fail("it cannot be entered")
+
+    assert (engines["able"].engine.version, engines["able"].engine.paused) == ("mine", None)
+    assert not await is_paused(run)
+    async with run.weight_update(1, mode="wait") as servers:
+        assert {server.url for server in servers} == {able, unable}
+    assert (await standings(run))[unable] == ("up", f"run1/{run.incarnation}.1"), "it keeps no label, so the pool does"
+
+
+async def test_a_version_never_goes_back(run: Run, engines: Engines) -> None:
+    await run.servers.attach(await engines.start("a"))
+    async with run.weight_update(5) as servers:
+        await load_all(servers, "five")
+
+    with pytest.raises(InvalidRequest, match="5 or more"):
+        async with run.weight_update(4):
+            pytest.fail("it cannot be entered")
+
+    assert engines["a"].engine.version == f"run1/{run.incarnation}.5"
+    async with run.weight_update(5) as servers:
+        await load_all(servers, "five")
+    assert engines["a"].engine.paused is None
+
+
+async def test_one_update_at_a_time(run: Run, engines: Engines) -> None:
+    await run.servers.attach(await engines.start("a"))
+    async with run.weight_update(1):
+        with pytest.raises(PauseHeld):
+            async with run.weight_update(1):
+                pytest.fail("it cannot be entered")
+        with pytest.raises(PauseHeld):
+            async with run.engines_away():
+                pytest.fail("it cannot be entered")
+    assert engines["a"].engine.version == f"run1/{run.incarnation}.1"
+
+
+async def test_a_trainer_that_blocks_its_loop_keeps_its_pause(run: Run, engines: Engines) -> None:
+    """Broadcasting weights holds the interpreter's loop for as long as it takes; the lease was renewed by the loop, and lapsed."""
+    await run.servers.attach(await engines.start("a"))
+    async with run.weight_update(1) as servers:
+        await load_all(servers, "one")
+        time.sleep(1.5 * LEASE_S)  # noqa: ASYNC251  # the loop stands: that is what is tested
+
+    assert engines["a"].engine.version == f"run1/{run.incarnation}.1"
+
+
+async def test_a_trainer_whose_lease_was_lost_labels_nothing(
+    run: Run, engines: Engines, client: AsyncClient, settings: QueueSettings
+) -> None:
+    await run.servers.attach(await engines.start("a"))
+
+    async def is_not_heard() -> None:
+        async with run.weight_update(1) as servers:
+            await load_all(servers, "one")
+            # as if Redis had not heard of it for a lease
+            await ask(client, "HSET", Keys.of_pool(settings.namespace).pool_run("run1"), "pause.until", 1)
+
+    with pytest.raises(PauseLost):
+        await is_not_heard()
+
+    assert "/updating-" in engines["a"].engine.version
+    assert run.policy_version == ""
+
+
+async def test_a_successor_takes_the_pause_over_at_once_and_the_older_trainer_labels_nothing(
+    run: Run, engines: Engines, settings: QueueSettings
+) -> None:
+    """The older trainer hung in its block. Its successor loads the same servers; when the older one wakes it must not touch a label."""
+    await run.servers.attach(await engines.start("a"))
+    older = run.weight_update(7)
+    servers = await older.__aenter__()
+    await load_all(servers, "seven of the older one")
+
+    async with connect(settings, run="run1") as successor:
+        async with successor.weight_update(2) as mended:
+            await load_all(mended, "two")
+
+        with pytest.raises(PauseLost):
+            await older.__aexit__(None, None, None)
+
+        assert engines["a"].engine.version == f"run1/{successor.incarnation}.2"
+        assert engines["a"].engine.weights == "two"
+        assert (await standings(successor))[engines.url("a")] == ("up", f"run1/{successor.incarnation}.2")
+        with pytest.raises(StaleIncarnation):
+            async with run.weight_update(8):
+                pytest.fail("it is fenced off")
+
+
+async def test_two_runs_with_updates_of_their_own_never_meet(run: Run, engines: Engines, settings: QueueSettings) -> None:
+    mine, theirs = await engines.start("mine"), await engines.start("theirs")
+    async with connect(settings, run="run2") as other:
+        await run.servers.attach(mine)
+        await other.servers.attach(theirs)
+        with pytest.raises(InvalidRequest, match="run2"):
+            await run.servers.attach(theirs)
+
+        async with run.weight_update(1) as first, other.weight_update(9) as second:
+            assert ([server.url for server in first], [server.url for server in second]) == ([mine], [theirs])
+            await asyncio.gather(load_all(first, "one of run1"), load_all(second, "nine of run2"))
+
+        assert (engines["mine"].engine.version, engines["mine"].engine.weights) == ("run1/1.1", "one of run1")
+        assert (engines["theirs"].engine.version, engines["theirs"].engine.weights) == ("run2/1.9", "nine of run2")
+
+
+async def test_servers_drain_and_leave(run: Run, pool: InferencePool, engines: Engines) -> None:
+    urls = [await engines.start(name) for name in ("a", "b")]
+    await run.servers.attach(urls)
+    assert await run.servers.drain(urls[0]) == (urls[0],)
+    assert [(await pool.assign("run1", "", f"run1.j.{n}", 1)).server for n in range(2)] == [urls[1]] * 2  # type: ignore[union-attr]
+    async with run.weight_update(1) as servers:
+        assert len(servers) == 2, "one that drains has jobs still"
+    assert await run.servers.drop(urls[1]) == (urls[1],)
+    assert await run.servers.clear() == (urls[0],)
+    assert await run.servers.list() == ()
+
+
+def test_without_an_event_loop(settings: QueueSettings, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The blocking client enters and leaves the block on its own loop; the block itself runs here."""
+
+    async def start() -> Engines:
+        engines = Engines(tmp_path_factory.mktemp("e"))
+        await engines.start("a")
+        return engines
+
+    loop = asyncio.new_event_loop()
+    engines = loop.run_until_complete(start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        with connect_blocking(settings, run="run1") as run:
+            run.servers.attach(engines.url("a"))
+            with run.weight_update(1) as servers:
+                assert [server.url for server in servers] == [engines.url("a")]
+            assert run.policy_version == "1.1"
+            with pytest.raises(KeyError), run.weight_update(2):
+                raise KeyError
+            assert run.servers.list()[0].standing == "unsynced"
+    finally:
+        asyncio.run_coroutine_threadsafe(engines.leave(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,240 @@
+"""Other weights under running jobs: the protocol of docs/adr/0013-weight-updates.md, step by step.
+
+Invariants:
+  1. No label stands on weights that it does not name. A server is labelled as being changed before the block is entered, and gets its new
+     label only while the lease lives and when it is proven to be the process that was paused (`Engine.prove`), before and after.
+  2. Entering fails without a trace: as long as the block was not entered the weights are the old ones, and get their label back.
+  3. A block that raises, or that dies, leaves servers without a label that anything allows. The next update mends them.
+  4. The pool says the new label before any engine goes on, so what begins afterwards is held to it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Literal, overload
+
+from pipeline.errors import InvalidRequest, RollstreamError
+from pipeline.inference_pool import label as label_of
+from pipeline.inference_pool import updating_label
+from trainer_client.calls_in_flight import calls_have_ended
+from trainer_client.engines import Engine, Engines
+from trainer_client.errors import UpdateFailed
+from trainer_client.logs import Log
+from trainer_client.run_pause import RunPause
+
+log = Log(__name__)
+
+UpdateMode = Literal["keep", "abort", "wait"]
+MODES: tuple[UpdateMode, ...] = ("keep", "abort", "wait")
+LABEL_WITHIN_S = 30.0
+"""Longest time for a label; what is left of the lease, if that is less."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerToLoad:
+    """A server whose weights are to be changed."""
+
+    url: str
+    model: str
+    label: str
+    """What its weights were called before; empty when it did not say."""
+
+
+class ServersToLoad(Sequence[ServerToLoad]):
+    """What `Run.weight_update` gives: the servers to load, and after the block what became of them."""
+
+    def __init__(self, run: str, version: str, servers: Sequence[ServerToLoad], failed: dict[str, str]) -> None:
+        self.run = run
+        self.version = version
+        """`<incarnation>.<number>`: how records call the weights that are loaded now."""
+        self.failed = failed
+        """By address, why a server is not part of this update: it stays without jobs until the next one. Complete after the block."""
+        self._servers = tuple(servers)
+
+    @overload
+    def __getitem__(self, index: int) -> ServerToLoad: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ServerToLoad]: ...
+
+    def __getitem__(self, index: int | slice) -> ServerToLoad | Sequence[ServerToLoad]:
+        return self._servers[index]
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    def __iter__(self) -> Iterator[ServerToLoad]:
+        return iter(self._servers)
+
+    def fail(self, url: str, why: str) -> None:
+        """Says in the block that a server could not be loaded: it gets no label, and the others go on."""
+        if url not in {server.url for server in self._servers}:
+            raise InvalidRequest(f"{url} is not among the servers to load", field="url")
+        self.failed.setdefault(url, why)
+
+
+@asynccontextmanager
+async def update_weights(
+    pause: RunPause,
+    *,
+    run: str,
+    incarnation: int,
+    number: int,
+    mode: UpdateMode,
+    api_key: str,
+    is_inside: bool,
+    set_version: Callable[[int], Awaitable[None]],
+) -> AsyncIterator[ServersToLoad]:
+    """See `Run.weight_update`.
+
+    Args:
+        pause: not taken yet, or, with `is_inside`, that of engines that are away: then it goes on afterwards.
+        set_version: makes the number the policy version of the run, in its shard.
+    """
+    update = _Update(pause, run, f"{incarnation}.{number}", label_of(run, incarnation, number), mode, is_inside)
+    try:
+        found = await pause.take("away" if is_inside else "update", mode, update.label)
+        if not found:
+            raise InvalidRequest(f"run {run!r} has no servers of its own to update: run.servers.attach(urls)", field="servers")
+        async with Engines(found, api_key) as engines:
+            servers = await update.enter(engines)
+            yield servers
+            await update.complete(engines, servers, lambda: set_version(number))
+    finally:
+        if not is_inside:
+            await pause.release()
+
+
+class _Update:
+    """The steps of one update."""
+
+    def __init__(self, pause: RunPause, run: str, version: str, label: str, mode: UpdateMode, is_inside: bool) -> None:
+        self.label = label
+        self._pause = pause
+        self._run = run
+        self._version = version
+        self._mode: UpdateMode = mode
+        self._is_inside = is_inside
+        self._updating = updating_label(run, pause.holder)
+        self._done = f"{pause.holder}/{version}/{secrets.token_hex(4)}"
+
+    async def enter(self, engines: Engines) -> ServersToLoad:
+        """Steps 2 and 3: the engines stand, and no old label is on them any more.
+
+        Raises:
+            UpdateFailed: none of them does.
+            InvalidRequest: one cannot keep its calls.
+            PauseLost, StaleIncarnation
+        """
+        try:
+            await self._stop(engines)
+            await engines.each("before it is loaded", self._mark, within_s=self._label_within_s())
+            await self._pause.renew({engine.url: self._updating for engine in engines.left})
+            self._need_one(engines)
+        except BaseException:
+            await self._give_up(engines)
+            raise
+        to_load = [ServerToLoad(engine.url, engine.server.model, engine.before) for engine in engines.left]
+        return ServersToLoad(self._run, self._version, to_load, _failed(engines))
+
+    async def complete(self, engines: Engines, servers: ServersToLoad, set_version: Callable[[], Awaitable[None]]) -> None:
+        """Step 5: what was loaded gets its label, and goes on.
+
+        Raises:
+            UpdateFailed: none was loaded.
+            PauseLost, StaleIncarnation, RunClosed
+        """
+        for engine in engines.left:
+            engine.failed = servers.failed.get(engine.url, "")
+        await self._pause.renew()
+        try:
+            await engines.each("after it was loaded", lambda engine: engine.prove(self._updating), within_s=self._label_within_s())
+            self._need_one(engines)
+            await set_version()
+            await self._pause.renew()
+            await engines.each("while it was labelled", self._label_anew, within_s=self._label_within_s())
+            self._need_one(engines)
+            labels = {engine.url: self.label for engine in engines.left}
+            await self._pause.finish(self._done, label=self.label, labels=labels, stays=self._is_inside)
+            await engines.each("it has the new weights, and keepers try again to resume it", _go_on)
+        finally:
+            servers.failed.update(_failed(engines))
+
+    async def _stop(self, engines: Engines) -> None:
+        await engines.each("before it was paused", self._pause_one)
+        without = [engine for engine in engines.left if not engine.is_paused]
+        if without and not self._is_inside:
+            if self._mode == "keep":
+                raise InvalidRequest(
+                    f"{without[0].url} has no pause, so it cannot keep its calls while weights change: mode='abort' or 'wait', or "
+                    "start it with its development routes",
+                    field="mode",
+                )
+            urls = [engine.url for engine in without]
+            await calls_have_ended(self._pause, urls, urls, abort=self._mode == "abort")
+
+    async def _pause_one(self, engine: Engine) -> None:
+        from pipeline.engines import Unsupported
+
+        health = await engine.look()
+        engine.before, engine.started = health.version or engine.server.label, health.started
+        if self._is_inside:
+            return  # no call is in flight, and none begins
+        try:
+            await engine.control.pause(self._mode)
+            engine.is_paused = True
+        except Unsupported:
+            return
+
+    async def _mark(self, engine: Engine) -> None:
+        await engine.label(self._updating)
+        engine.is_marked = True
+        await engine.prove(self._updating)
+
+    async def _label_anew(self, engine: Engine) -> None:
+        from pipeline.engines import Unsupported
+
+        await engine.control.set_version(self.label)
+        if not engine.is_paused:
+            with suppress(Unsupported):  # the salt of calls is the label: what older weights cached is never met
+                await engine.control.reset_cache()
+        await engine.prove(self.label)
+
+    async def _undo(self, engines: Engines) -> None:
+        """Nobody changed the weights yet: those that were marked get their label back."""
+
+        async def one(engine: Engine) -> None:
+            if engine.is_marked and engine.before:
+                await engine.prove(self._updating)
+                await engine.control.set_version(engine.before)
+            await _go_on(engine)
+
+        await engines.each("as the update was given up", one, within_s=self._label_within_s())
+        labels = {engine.url: engine.before for engine in engines.left if engine.is_marked}
+        await self._pause.finish(self._done, labels=labels, stays=self._is_inside)
+
+    async def _give_up(self, engines: Engines) -> None:
+        try:
+            await self._undo(engines)
+        except RollstreamError as error:  # what made us give up is what the trainer is told
+            log.warning("update_not_undone", run=self._run, error=str(error), what="keepers resume what has a label that the run allows")
+
+    def _need_one(self, engines: Engines) -> None:
+        if not engines.left:
+            raise UpdateFailed(self._run, self._version, _failed(engines))
+
+    def _label_within_s(self) -> float:
+        self._pause.check()
+        return min(LABEL_WITHIN_S, self._pause.left_s)
+
+
+async def _go_on(engine: Engine) -> None:
+    if engine.is_paused:
+        await engine.control.resume()
+
+
+def _failed(engines: Engines) -> dict[str, str]:
+    return {engine.url: engine.failed for engine in engines.all if engine.failed}

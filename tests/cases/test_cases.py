@@ -17,6 +17,7 @@ FILES = (
     ("dapo", HERE / "data" / "dapo.jsonl"),
     ("dapo", HERE / "data" / "dapo_own.jsonl"),
     ("tokens", HERE / "data" / "tokens.jsonl"),
+    ("tokens", HERE / "data" / "tokens_own.jsonl"),
     ("toolcalls", HERE / "data" / "toolcalls.jsonl"),
     ("toolcalls", HERE / "data" / "toolcalls_own.jsonl"),
 )

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.engines import InvalidResponse
 from pipeline.messages import ChatMessage, Segment, StopReason
-from tests.cases.areas.dictating import Desk, GivenPrompt, act, desk, recorded, say
+from tests.cases.areas.dictating import ASKED, Desk, GivenPrompt, act, desk, recorded, say
 from tests.cases.areas.tokens_grouping import member_counts
 from tests.cases.areas.vocabularies import vocabulary
 from tests.cases.case import BadCase, Case, Check, Difference, text_of
@@ -125,14 +125,14 @@ async def _stop_string(case: Case, at: Desk) -> Found:
     name, ids = case.input["tokenizer"], _ids(case, "sampled_ids")
     model, renderer = await at.model(name), ChatMLRenderer(vocabulary(name))
     model.dictate(Dictation(ids, case.input["logprobs"]) if "logprobs" in case.input else ids)
-    _, recorder = await act(model, renderer, max_tokens=len(ids) + 1, stop=case.input["stop"])
+    _, recorder = await act(model, renderer, max_tokens=len(ids) + 1, max_turns=1, stop=case.input["stop"])
     trajectory = recorded(recorder)
     (segment,) = trajectory.segments
     sampled = segment.sampled_mask == 1
     follows = renderer.next_prompt(recorder.ids, recorder.turn_places, [ChatMessage(role="user", content="Go on.")]).ids
     return {
-        "text": trajectory.messages[-1].content,
-        "finish": trajectory.turns[-1].finish,
+        "text": trajectory.messages[len(ASKED)].content,
+        "finish": trajectory.turns[0].finish,
         "record_ids": _sampled(segment) if follows[: len(segment.token_ids)] == segment.token_ids.tolist() else "broken off",
         "loss_mask": segment.loss_mask[sampled].tolist(),
         "logprobs": [float(value) for value in segment.logprobs[sampled]],

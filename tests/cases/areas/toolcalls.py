@@ -65,7 +65,7 @@ async def _check(case: Case, at: Desk) -> list[Difference]:
     trajectory = recorded(recorder)
     parsed = renderer.parse(
         said,
-        trajectory.messages[1].content,
+        trajectory.messages[len(ASKED)].content,
         finish=trajectory.turns[0].finish,
         tools=tools.parameters(),
         in_thought=renderer.first_prompt(ASKED, ()).in_thought,
@@ -73,7 +73,7 @@ async def _check(case: Case, at: Desk) -> list[Difference]:
 
     alternatives = case.expect.get("any_of") or [case.expect]
     found = min((_differences(wanted, parsed) for wanted in alternatives), key=len)
-    told = [message.content for message in trajectory.messages[2:] if message.role == "tool"]
+    told = [message.content for message in trajectory.messages if message.role == "tool"]
     return found + _not_done(parsed, tools, noted, told)
 
 

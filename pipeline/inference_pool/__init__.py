@@ -2,6 +2,7 @@
 
     InferencePool                 attach, drain, assign, begin and end calls, state (`pool.py`)
     PoolLooks                     what keepers ask and say: looks, sweeps, aborts (`looks.py`)
+    PoolPlaces                    how many jobs may act in each process, and how busy the servers are (`places.py`)
     Server, Assignment, ...       what goes in and out (`records.py`)
     label, number_of, ...         the labels of weights (`labels.py`)
     why_waiting, standing         the state in sentences, for people (`words.py`)
@@ -11,6 +12,7 @@ State is in Redis under a tag of its own, `{<namespace>:pool}`; its keys are lis
 
 from pipeline.inference_pool.labels import ANY, AllowedLabels, label, label_in_record, number_of, updating_label
 from pipeline.inference_pool.looks import DueLook, Looked, PoolLooks, Seen
+from pipeline.inference_pool.places import PlacesOf, PoolPlaces, RunLoad, SeenLoad, read_places
 from pipeline.inference_pool.pool import InferencePool
 from pipeline.inference_pool.records import (
     Assignment,
@@ -24,6 +26,7 @@ from pipeline.inference_pool.records import (
     Server,
     ServerState,
     ServerTaken,
+    Sign,
     Wanted,
 )
 from pipeline.inference_pool.words import standing, why_waiting
@@ -41,16 +44,22 @@ __all__ = [
     "Looked",
     "NoServer",
     "Pause",
+    "PlacesOf",
     "PoolLooks",
+    "PoolPlaces",
     "PoolState",
+    "RunLoad",
     "Seen",
+    "SeenLoad",
     "Server",
     "ServerState",
     "ServerTaken",
+    "Sign",
     "Wanted",
     "label",
     "label_in_record",
     "number_of",
+    "read_places",
     "standing",
     "updating_label",
     "why_waiting",

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from pipeline.inference_pool.records import Kind
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient
 from pipeline.scripts.replies import text
@@ -14,7 +13,7 @@ from pipeline.scripts.runner import ScriptRunner
 
 LOOK_TAKES_MS = 8000
 """A look is leased this long: above the time that a server has to answer one."""
-PERIOD_MS = 1000
+PERIOD_MS = 750
 """From a look to the next."""
 ABORT_GIVEN_UP_MS = 600_000
 """A call that could not be aborted for this long is forgotten: its server is gone, or has long ended it."""
@@ -27,9 +26,8 @@ class DueLook:
 
     run: str
     url: str
-    is_attached: bool
-    """False: it left the run. Only its calls are ended."""
-    kind: Kind
+    is_judged: bool
+    """False: it left the run, or the run's engines are away. Only its calls are ended."""
     model: str
     to_abort: tuple[str, ...]
     """Ids of calls whose process is gone."""
@@ -47,7 +45,7 @@ class Seen:
     running: int = 0
     waiting: int = 0
     kv_used: float = -1.0
-    logprobs_mode: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,8 @@ class PoolLooks:
         rows = cast(Sequence[Sequence[object]], await self._script("pool_due", takes_ms, MAX_LOOKS, period_ms, ABORT_GIVEN_UP_MS))
         found = []
         for row in rows:
-            run, url, state, kind, model, *ids = map(text, row)
-            found.append(DueLook(run, url, state not in ("", "gone"), cast(Kind, kind or "vllm"), model, tuple(ids)))
+            run, url, is_judged, model, *ids = map(text, row)
+            found.append(DueLook(run, url, is_judged == "1", model, tuple(ids)))
         return found
 
     async def looked(self, look: DueLook, seen: Seen, *, period_ms: int = PERIOD_MS) -> Looked:
@@ -91,11 +89,10 @@ class PoolLooks:
             seen.running,
             seen.waiting,
             seen.kv_used,
-            seen.logprobs_mode,
+            seen.kind,
         )
         return Looked(text(was), text(now), act == b"resume")
 
-    async def aborted(self, look: DueLook) -> None:
+    async def aborted(self, look: DueLook, *, period_ms: int = PERIOD_MS) -> None:
         """The server took the aborts."""
-        if look.to_abort:
-            await self._script("pool_aborted", look.run, look.url, *look.to_abort)
+        await self._script("pool_aborted", look.run, look.url, period_ms, *look.to_abort)

@@ -16,11 +16,12 @@ from pipeline.inference_pool.records import (
     PoolState,
     Server,
     ServerTaken,
+    Sign,
     Wanted,
 )
 from pipeline.inference_pool.state import read_state
 from pipeline.keys import Keys
-from pipeline.redis_client import AsyncClient
+from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.replies import text
 from pipeline.scripts.runner import Arg, ScriptRunner
 
@@ -61,7 +62,7 @@ class InferencePool:
         """
         words: list[Arg] = []
         for server in servers:
-            words += [server.url, server.model, server.control, server.kind, int(server.shared), server.version]
+            words += [server.url, server.model, server.control, int(server.shared), server.version]
         reply = await self._script("pool_attach", run, int(after_update), *words)
         if reply[0] == b"taken":
             raise ServerTaken(text(reply[1]), text(reply[2]), run)
@@ -82,6 +83,13 @@ class InferencePool:
     async def load(self, run: str) -> dict[str, int]:
         """Live assignments a server."""
         return {server.url: server.jobs for server in (await self.state(run)).servers}
+
+    async def sign(self, run: str) -> Sign:
+        """Whether something changed that calls of the run may wait for. Cheap: asked again and again while somebody waits."""
+        seconds, micros = await ask(self._client, "TIME")
+        rev, pause, until_ms = await ask(self._client, "HMGET", self._keys.pool_run(run), "rev", "pause", "pause.until")
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        return Sign(int(rev or 0), pause is not None and int(until_ms or 0) > now_ms)
 
     # ---- assignments
 
@@ -132,7 +140,10 @@ class InferencePool:
         allowed = AllowedLabels(text(lowest), text(highest))
         begun: list[Begun | BeginRefusal] = []
         for word, version in zip(map(text, reply[::2]), map(text, reply[1::2]), strict=True):
-            begun.append(cast(BeginRefusal, word) if word in _REFUSALS else Begun(version, allowed))
+            if word in _REFUSALS:
+                begun.append(cast(BeginRefusal, word))
+            else:
+                begun.append(Begun(version, AllowedLabels() if word == "shared" else allowed))
         return begun
 
     async def end_calls(self, run: str, ended: Sequence[EndedCall]) -> AllowedLabels:

@@ -10,7 +10,6 @@ from pipeline.inference_pool.labels import AllowedLabels
 
 ControlledBy = Literal["ops", "trainer"]
 """`ops`: always there; `trainer`: shares its accelerators with the trainer, and is away while that trains."""
-Kind = Literal["vllm", "sglang"]
 NoServer = Literal["none", "down", "unsynced", "draining", "avoided"]
 """Why no server was assigned. `none`: the run has none of that model; `avoided`: those left are the ones that the asker avoids."""
 BeginRefusal = Literal["paused", "gone", "down", "unsynced"]
@@ -44,7 +43,6 @@ class Server:
     version: str = ""
     """Label of the weights it holds, if whoever attaches it knows; what the server reports counts for more."""
     control: ControlledBy = "ops"
-    kind: Kind = "vllm"
     shared: bool = False
     """A frozen model that several runs may have: no gate, no updates."""
 
@@ -108,6 +106,15 @@ class EndedCall:
     """Tokens of its prefix that the server before had seen and this one had not."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What tells that waiting may be over."""
+
+    rev: int
+    """Grows with each change of the run's servers or pause."""
+    is_paused: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
     """Who keeps the calls of a run from beginning."""
@@ -130,7 +137,8 @@ class ServerState:
     url: str
     model: str
     control: ControlledBy
-    kind: Kind
+    kind: str
+    """`vllm` or `sglang`; empty before the first look."""
     shared: bool
     standing: Standing
     """`down` goes before `unsynced`, and both before `draining`."""
@@ -147,7 +155,6 @@ class ServerState:
     waiting: int
     kv_used: float
     """Share of the KV cache, 0 to 1; -1 = it does not say."""
-    logprobs_mode: str
     looked_ms: int
     """When somebody last looked; 0 = never."""
     seen_ms: int

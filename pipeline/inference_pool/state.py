@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from pipeline.inference_pool.labels import AllowedLabels, is_updating
-from pipeline.inference_pool.records import ControlledBy, Kind, Pause, PoolState, ServerState, Standing
+from pipeline.inference_pool.records import ControlledBy, Pause, PoolState, ServerState, Standing
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 
@@ -70,7 +70,7 @@ async def _server(client: AsyncClient, keys: Keys, run: str, url: str, now_ms: i
         url=url,
         model=said.get("model", ""),
         control=cast(ControlledBy, said.get("control", "ops")),
-        kind=cast(Kind, said.get("kind", "vllm")),
+        kind=said.get("kind", ""),
         shared=shared,
         standing=standing,
         draining=draining,
@@ -82,7 +82,6 @@ async def _server(client: AsyncClient, keys: Keys, run: str, url: str, now_ms: i
         running=int(said.get("running", "0")),
         waiting=int(said.get("waiting", "0")),
         kv_used=float(said.get("kv", "-1")),
-        logprobs_mode=said.get("lp", ""),
         looked_ms=int(said.get("looked", "0")),
         seen_ms=int(said.get("seen", "0")),
         jobs=int(jobs),

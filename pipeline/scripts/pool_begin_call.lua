@@ -2,8 +2,8 @@
 -- needs: pool
 -- Model calls begin, and stand in `calls:` until they end: who pauses the run sees all of them. The lease is renewed. Idempotent by call id.
 -- ARGV: run, lease_ms, then per call: server, holder, call id (no spaces)
--- Returns {oldest label that the run allows now, newest ('' = any), then per call: ok, label of the server's weights; or in place of ok why not:
--- paused, gone (the server or the lease), down, unsynced}.
+-- Returns {oldest label that the run allows now, newest ('' = any), then per call: ok, label of the server's weights; in place of ok: shared (it may,
+-- and what the run allows does not concern that server), or why not: paused, gone (the server or the lease), down, unsynced}.
 local run, lease = ARGV[1], tonumber(ARGV[2])
 local r, read = pool_run(run), {}
 local lowest, highest = allowed_labels(r)
@@ -24,6 +24,6 @@ for i = 3, #ARGV, 3 do
     keep(key, lease * 2)
     keep(calls, lease * 2)
   end
-  out[#out + 1], out[#out + 2] = no or 'ok', s.ver or ''
+  out[#out + 1], out[#out + 2] = no or (s.shared == '1' and 'shared') or 'ok', s.ver or ''
 end
 return out

@@ -3,12 +3,12 @@
 -- Which servers a keeper is to look at now. A look is a lease: of all keepers one looks at a server, about once a second; who dies over it is followed
 -- by another. Assignments that ran out are swept here, and their calls stand in `aborts:` until the server said yes (pool_aborted): a keeper that
 -- dies in between loses none. A server that left is forgotten when nothing of its run is left there. Nothing is judged while a run's engines are away.
--- ARGV: ms that a look may take, most looks, ms until an away run is looked at again, ms after which an abort that nobody could do is given up
--- Returns per server {run, url, state, kind, model, ids to abort...}.
+-- ARGV: ms that a look may take, most looks, ms until one is due that has nothing to do now, ms after which an abort that nobody could do is given up
+-- Returns per server {run, url, 1 when it is to be looked at, else only aborted, model, ids to abort...}.
 local out = {}
 for _, pair in ipairs(call('ZRANGEBYSCORE', P .. 'looks', '-inf', NOW, 'LIMIT', 0, tonumber(ARGV[2]))) do
   local run, url = string.match(pair, '^(%S+) (.+)$')
-  local s = hash(server_key(run, url), 'state', 'kind', 'model')
+  local s = hash(server_key(run, url), 'state', 'model')
   local key, aborts = leases_key(run, url), {}
   for _, holder in ipairs(call('ZRANGEBYSCORE', key, '-inf', NOW)) do end_lease(run, url, holder) end
   local waiting = call('HGETALL', aborts_key(run, url))
@@ -20,14 +20,15 @@ for _, pair in ipairs(call('ZRANGEBYSCORE', P .. 'looks', '-inf', NOW, 'LIMIT', 
     end
   end
   local is_left = not s.state or s.state == 'gone'
+  local is_looked_at = not is_left and not pool_run(run).is_away
   if is_left and #aborts == 0 and call('ZCARD', key) == 0 then
     call('ZREM', P .. 'looks', pair)
     unlink(server_key(run, url))
-  elseif pool_run(run).is_away then
-    call('ZADD', P .. 'looks', NOW + tonumber(ARGV[3]), pair)
+  elseif is_looked_at or #aborts > 0 then
+    call('ZADD', P .. 'looks', NOW + tonumber(ARGV[1]), pair)
+    out[#out + 1] = {run, url, is_looked_at and '1' or '0', s.model or '', unpack(aborts)}
   else
-    call('ZADD', P .. 'looks', NOW + tonumber(is_left and #aborts == 0 and ARGV[3] or ARGV[1]), pair)
-    out[#out + 1] = {run, url, s.state or 'gone', s.kind or '', s.model or '', unpack(aborts)}
+    call('ZADD', P .. 'looks', NOW + tonumber(ARGV[3]), pair)
   end
 end
 if call('EXISTS', P .. 'looks') == 1 then keep(P .. 'looks', WEEK) end

@@ -4,7 +4,7 @@
 -- reports no label keeps the one that its trainer gave it until it starts anew. Idempotent.
 -- A server that its engine holds paused though the run is not (its trainer died in an update): with a label that the run allows it is told to go on;
 -- else its weights are unknown, and the calls frozen there are aborted.
--- ARGV: run, url, ms until the next look, 1 when alive, why not, label ('' = it reports none), 1 when paused, started, running, waiting, kv, logprobs mode
+-- ARGV: run, url, ms until the next look, 1 when alive, why not, label ('' = it reports none), 1 when paused, started, running, waiting, kv, kind
 -- Returns {what it was, what it is: up, down, unsynced or gone; resume or ''}.
 local run, url, alive = ARGV[1], ARGV[2], ARGV[4] == '1'
 local key, r = server_key(run, url), pool_run(run)
@@ -27,8 +27,7 @@ else
   local label = ARGV[6]
   if label == '' then label = (s.started and s.started ~= ARGV[8]) and '' or s.ver or '' end
   call('HSET', key, 'alive', '1', 'fails', 0, 'why', '', 'ver', label, 'paused', ARGV[7], 'started', ARGV[8], 'running', ARGV[9],
-    'waiting', ARGV[10], 'kv', ARGV[11], 'seen', NOW)
-  if ARGV[12] ~= '' then call('HSET', key, 'lp', ARGV[12]) end
+    'waiting', ARGV[10], 'kv', ARGV[11], 'kind', ARGV[12], 'seen', NOW)
   call('HDEL', key, 'failing')
   s.alive, s.ver = '1', label
 end

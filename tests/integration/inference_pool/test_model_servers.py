@@ -19,7 +19,8 @@ from pipeline.redis_client import AsyncClient, command_client
 from pipeline.settings import QueueSettings
 from pipeline.testing import LossyProxy, PrivateServer, wait_until
 from workers.llm.backend import GenRequest
-from workers.stages.model_servers import CALL_TRIES, ModelServers, PooledBackend
+from workers.stages.model_servers import ModelServers
+from workers.stages.pooled_backend import CALL_TRIES, PooledBackend
 
 pytestmark = pytest.mark.one_server
 LEASE_S = 1.0
@@ -136,7 +137,7 @@ async def test_a_server_that_is_listed_and_cannot_be_reached_is_waited_for(model
     await pool.attach("run1", [Server(models.url("slow"), "", "1.0")])
     async with ModelServers(pool, lease_s=LEASE_S, first_suspicion_s=0.05) as servers, a_way(servers) as way:
         call = asyncio.create_task(way.generate(a_call(), timeout_s=20))
-        await wait_until(lambda: way.rerouted > CALL_TRIES or call.done(), "it tried more often than a call may fail", timeout_s=30)
+        await wait_until(lambda: way.calls_again > CALL_TRIES or call.done(), "it tried more often than a call may fail", timeout_s=30)
         assert not call.done()
 
         models.start("slow")

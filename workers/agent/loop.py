@@ -35,8 +35,9 @@ from workers.tools.base import ToolOverran, ToolResult, ToolSet
 
 MAX_CALLS_A_TURN = 16
 """Tool calls and faults of one turn that are answered; a turn that writes more is told how many were left."""
-MAX_PARTS = 32
-"""Calls that one turn may take; a server that aborts more often than that is broken."""
+MAX_EMPTY_PARTS = 32
+"""Aborts in a row that brought no token; a server that aborts more often than that is broken. One that brings tokens is bounded by the turn's
+budget alone: weights may be updated as often as they like while a long turn goes on."""
 ABORT_GRACE_S = 2.0
 """How long a call that ran out of time may take to hand over what it has."""
 
@@ -212,7 +213,7 @@ class _AgentLoop:
     async def _speak(self, prompt: Prompt) -> _Spoken | StopReason:
         """One turn of the model, of as many calls as it takes."""
         said: list[int] = []
-        part = 0
+        part = empty_parts = 0
         while True:
             plan = self._plan(len(said))
             if isinstance(plan, StopReason):
@@ -233,8 +234,9 @@ class _AgentLoop:
                 return self._spoken(said, prompt, result, StopReason.TIME)
             if result.finish == "abort":
                 part += 1
-                if part == MAX_PARTS:
-                    raise Retryable("aborted", result.server, f"one turn was aborted {part} times")
+                empty_parts = 0 if result.output_ids else empty_parts + 1
+                if empty_parts == MAX_EMPTY_PARTS:
+                    raise Retryable("aborted", result.server, f"one turn was aborted {empty_parts} times before it had a token")
                 if not result.output_ids:
                     await self._pause(self.settings.retry.delay_s)
                 continue

@@ -394,10 +394,27 @@ async def test_a_turn_an_abort_interrupted_goes_on_from_what_it_has_under_anothe
     assert list(backend.requests[1].prompt_ids) == scene.trajectory().segments[0].token_ids[: second.start].tolist()
 
 
-async def test_an_abort_again_and_again_is_an_error_of_the_server() -> None:
+async def test_a_turn_that_is_aborted_again_and_again_goes_on_as_long_as_tokens_come() -> None:
+    """Weights are updated every few seconds while one long turn goes on. It failed when it had been aborted 32 times."""
+
+    class Updated(InProcessBackend):
+        async def generate(self, request, *, timeout_s):  # type: ignore[no-untyped-def]  # as its parent's
+            result = await super().generate(request, timeout_s=timeout_s)
+            return result if len(self.requests) > 100 else replace(result, finish="abort")
+
+    scene = Scene(Updated([*[[7]] * 100, ANSWER]))
+
+    end = await scene.run()
+
+    assert end.stop is StopReason.FINISHED
+    assert [turn.finish for turn in scene.trajectory().turns] == ["abort"] * 100 + ["stop"]
+
+
+async def test_an_abort_again_and_again_without_a_token_is_an_error_of_the_server() -> None:
     class Impatient(InProcessBackend):
         async def generate(self, request, *, timeout_s):  # type: ignore[no-untyped-def]  # as its parent's
-            return replace(await super().generate(request, timeout_s=timeout_s), finish="abort")
+            result = await super().generate(request, timeout_s=timeout_s)
+            return replace(result, finish="abort", output_ids=[], logprobs=[], spans=())
 
     scene = Scene(Impatient([[7]] * 99))
 

@@ -36,8 +36,8 @@ from workers.tools.base import ToolOverran, ToolResult, ToolSet
 MAX_CALLS_A_TURN = 16
 """Tool calls and faults of one turn that are answered; a turn that writes more is told how many were left."""
 MAX_EMPTY_PARTS = 32
-"""Aborts in a row that brought no token; a server that aborts more often than that is broken. One that brings tokens is bounded by the turn's
-budget alone: weights may be updated as often as they like while a long turn goes on."""
+"""Aborts in a row that brought no token; a server that aborts more often than that is broken. One that brings tokens is bounded by the
+turn's budget alone: weights may be updated as often as they like while a long turn goes on."""
 ABORT_GRACE_S = 2.0
 """How long a call that ran out of time may take to hand over what it has."""
 

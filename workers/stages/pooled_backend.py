@@ -7,7 +7,8 @@ This is what the agent sees. Invariants:
      between. The record has the label without the run's name.
   3. Waiting for a server, for the end of a pause, or for the Redis that knows of them is progress and no active time, and passes the gate.
 
-A server that cannot be reached costs no try: that is no server, and no server is waited for.
+A server that cannot be reached costs no try: that is no server, and no server is waited for. Nor does one whose engine was paused between
+the begin of a call and its arrival: the run is paused, and that is waited for.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ GATE_EVERY_S = 0.5
 """Who waits passes the gate so often."""
 BACKEND_TIMEOUT_S = 30 * 86_400.0
 """The time of a call is kept here, where it can stand still; the backend's own is out of the way."""
+COSTS_NO_TRY: frozenset[str] = frozenset(("unreachable", "engine_paused"))
 SUSPICIOUS: frozenset[RetryReason] = frozenset(("unreachable", "closed", "engine_failed"))
 """What says that a server is not well; a busy or paused one is."""
 
@@ -211,7 +213,7 @@ class PooledBackend:
                 answer = await believe(answer, begun, mine)
             except ModelError as error:
                 reason = error.reason if isinstance(error, Retryable) else ""
-                left -= reason != "unreachable"
+                left -= reason not in COSTS_NO_TRY
                 if reason in SUSPICIOUS or isinstance(error, InvalidResponse):
                     self._servers.suspicions.suspect(assignment.server)
                 if reason == "unreachable":

@@ -12,15 +12,17 @@ import secrets
 from dataclasses import replace
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
+from pipeline.chat_request import ChatRequest
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest
 from pipeline.exact_sampling import inexact_sampling
 from pipeline.keys import PROMPT_ID, RUN_ID
 from pipeline.messages import JobTemplate, Limits, Recovery, RewardSource, Sampling
-from pipeline.prompts import TOO_DEEP, PlainMap, PromptMap
-from pipeline.request_errors import invalid_request, shown
+from pipeline.prompts import PlainMap, PromptMap
+from pipeline.request_errors import shown
+from pipeline.request_model import Request
 
 DAY_S = 86_400.0
 MAX_TOKENS = 16_777_216
@@ -32,46 +34,6 @@ CAPABILITY = r"^[a-z][a-z0-9_+-]{0,63}$"
 VERSION = r"^[A-Za-z0-9_.:+-]{0,64}$"
 
 _sampling, _limits, _template = Sampling(), Limits(), JobTemplate(task="x")
-
-
-class Request(BaseModel):
-    """Base of all requests: strict, frozen, no unknown fields, no NaN where a number is asked for.
-
-    Built when first used: a trainer imports all of them and may use one.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
-
-    def __init__(self, **data: object) -> None:
-        """Builds and checks a request.
-
-        Raises:
-            InvalidRequest: a field does not fit.
-        """
-        try:
-            super().__init__(**data)
-        except ValidationError as error:
-            raise invalid_request(error, type(self)) from None
-        except RecursionError:
-            raise InvalidRequest(TOO_DEEP) from None
-
-    # pydantic calls an overridden __init__ also for nested models, where our error would lose the path to the field; this flag of
-    # its own says that ours adds nothing to the check.
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-
-    @classmethod
-    def parse(cls, data: object) -> Self:
-        """A request from a map, such as a decoded JSON body.
-
-        Raises:
-            InvalidRequest: as the constructor.
-        """
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            raise invalid_request(error, cls) from None
-        except RecursionError:
-            raise InvalidRequest(TOO_DEEP) from None
 
 
 class SamplingRequest(Request):
@@ -128,6 +90,8 @@ class TemplateRequest(Request):
     model: str = Field(default=_template.model, max_length=256)
     sampling: SamplingRequest = Field(default_factory=SamplingRequest)
     limits: LimitsRequest = Field(default_factory=LimitsRequest)
+    chat: ChatRequest = Field(default_factory=ChatRequest)
+    """Which template and tokenizer the model has."""
     options: PlainMap = Field(default_factory=dict)
     """The handler's own settings."""
     run_seed: int = Field(default=_template.run_seed, ge=0, le=2**63 - 1)
@@ -158,6 +122,7 @@ class TemplateRequest(Request):
             model=self.model,
             sampling=self.sampling.record(),
             limits=self.limits.record(),
+            chat=self.chat.record(),
             options=dict(self.options),
             run_seed=self.run_seed,
             capability=self.capability,
@@ -261,6 +226,7 @@ def bounded_int(value: object, field: str, *, low: int, high: int) -> int:
 
 
 __all__ = [
+    "ChatRequest",
     "JobRequest",
     "LimitsRequest",
     "Request",

@@ -3,7 +3,7 @@
 run_agent, AgentEnd, AgentSettings, RetryPolicy   the loop (`loop.py`)
 TrajectoryRecorder, TurnDelta, SegmentDelta       the record and its journal (`trajectory.py`)
 Renderer, renderer_for, ChatMLRenderer, Prompt    dialogues as ids (package `renderers`)
-check_template, TemplateMismatch                  ours against the server's template (`template_check.py`)
+TemplateChecks, ServersSeen, TemplateMismatch     ours against the server's template (`template_check.py`, `canonical_dialogues.py`)
 parse_turn, ToolCall, CallError                   calls in what the model wrote (`tool_calls.py`, `call_formats/`)
 plan_call, ActiveTime, StuckDetector              what ends a trajectory (`limits.py`)
 cut_observation, call_seed
@@ -25,7 +25,7 @@ from workers.agent.renderers import (
     renderer_for,
 )
 from workers.agent.seeds import call_seed
-from workers.agent.template_check import TemplateMismatch, check_template
+from workers.agent.template_check import Difference, ServersSeen, TemplateChecks, TemplateMismatch, Verdict, compare
 from workers.agent.tool_calls import ParsedTurn, parse_turn
 from workers.agent.trajectory import SegmentDelta, TrajectoryRecorder, TurnDelta
 
@@ -36,6 +36,7 @@ __all__ = [
     "Budget",
     "CallError",
     "ChatMLRenderer",
+    "Difference",
     "Llama3Renderer",
     "PackageRenderer",
     "ParsedTurn",
@@ -44,14 +45,17 @@ __all__ = [
     "RendererUnavailable",
     "RetryPolicy",
     "SegmentDelta",
+    "ServersSeen",
     "StuckDetector",
+    "TemplateChecks",
     "TemplateMismatch",
     "ToolCall",
     "TrajectoryRecorder",
     "TurnDelta",
+    "Verdict",
     "broken_promises",
     "call_seed",
-    "check_template",
+    "compare",
     "cut_observation",
     "first_difference",
     "parse_turn",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from functools import lru_cache
 
 from pipeline.failpoints import failpoint
 from pipeline.messages import ChatMessage, JobSpec, Trajectory
-from workers.agent import AgentSettings, ChatMLRenderer, Renderer, RetryPolicy, TrajectoryRecorder, run_agent
+from workers.agent import AgentSettings, Renderer, RetryPolicy, ServersSeen, TrajectoryRecorder, renderer_for, run_agent
 from workers.handlers.base import RunContext, TaskHandler
-from workers.llm.tokenizer import load
 from workers.sandbox.base import Sandbox
 from workers.tools.base import Tool, ToolSet
 
@@ -31,11 +30,14 @@ class AgentHandler(TaskHandler):
         """What the model may call."""
 
     def renderer(self, spec: JobSpec) -> Renderer:
-        """How dialogues of this job's model become ids."""
-        return default_renderer()
+        """How dialogues of this job's model become ids. Called in a thread: it may read a large vocabulary."""
+        return renderer_for(spec.template.chat)
 
     async def run(self, context: RunContext) -> Trajectory:
         recorder = TrajectoryRecorder()
+        renderer = await asyncio.to_thread(self.renderer, context.spec)
+        seen = ServersSeen(context.templates, renderer, context.spec.template.chat.template_differences)
+        await seen.watch(context.backend)
 
         async def gate() -> None:
             context.gate()
@@ -48,7 +50,7 @@ class AgentHandler(TaskHandler):
                 context.spec,
                 self.messages(context.spec),
                 backend=context.backend,
-                renderer=self.renderer(context.spec),
+                renderer=renderer,
                 tools=ToolSet(self.tools(context.spec, sandbox)),
                 recorder=recorder,
                 gate=gate,
@@ -57,10 +59,4 @@ class AgentHandler(TaskHandler):
                 settings=self.settings,
             )
         failpoint("sandbox_stop")
-        return recorder.trajectory(end.stop, answer=end.answer)
-
-
-@lru_cache(maxsize=1)
-def default_renderer() -> Renderer:
-    """ChatML with the tokenizer that ships in the package."""
-    return ChatMLRenderer(load())
+        return recorder.trajectory(end.stop, answer=end.answer, extra=seen.record())

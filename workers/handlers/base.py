@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pipeline.failpoints import failpoint
 from pipeline.messages import Failure, Grade, JobSpec, Json, Outcome, Stage, StopReason, Trajectory
 from workers.agent.limits import ActiveTime
+from workers.agent.template_check import TemplateChecks
 from workers.agent.trajectory import TurnDelta
 from workers.llm.backend import Model
 from workers.sandbox.base import Sandbox, SandboxProvider
@@ -100,6 +101,8 @@ class RunContext(StageContext):
     """Keeps a finished turn."""
     active: ActiveTime
     """The clock of the job's active time."""
+    templates: TemplateChecks = field(default_factory=TemplateChecks)
+    """What this process found of the servers' chat templates."""
 
     async def sandbox(self) -> Sandbox:
         """Takes over the sandbox that INIT made.

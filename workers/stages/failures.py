@@ -5,6 +5,7 @@
     NewerMessage, NoSandboxes                body       handed back uncounted, and this worker rests: another can serve it
     SandboxError                             sandbox    as the error says; in RUN from INIT. EnvironmentGone counts as a loss
     ModelError                               model      as the error says
+    RendererUnavailable                      model      yes: another worker may have the tokenizer, or the package
     GraderError                              grader     yes
     BrokerUnreachable                        broker     handed back uncounted
     BrokerMisused, an error of Redis         broker     yes
@@ -26,6 +27,7 @@ from pipeline.attempts import End, GivenUp, Settled
 from pipeline.engines.errors import ModelError
 from pipeline.errors import BodyTooLarge, BrokerError, BrokerUnreachable, DamagedBody, InvalidRequest, NewerMessage
 from pipeline.messages import Failure, Outcome, Settlement, Stage
+from workers.agent.renderers.errors import RendererUnavailable
 from workers.graders.errors import GraderError
 from workers.handlers.base import Ended, EnvironmentGone, NoSandboxes, StageContext, TaskHandler, failed_hook
 from workers.sandbox.errors import SandboxError
@@ -55,6 +57,8 @@ def failure_of(stage: Stage, error: Exception) -> Failure:
         boundary, retryable = "sandbox", error.retryable
     elif isinstance(error, ModelError):
         boundary, retryable = "model", error.retryable
+    elif isinstance(error, RendererUnavailable):
+        boundary = "model"
     elif isinstance(error, GraderError):
         boundary = "grader"
     elif isinstance(error, BrokerError | redis.RedisError):

@@ -30,7 +30,7 @@ PROGRAM = textwrap.dedent(
     import asyncio
     from pipeline.messages import ChatMessage
     from pipeline.testing.builders import a_job
-    from workers.agent import ChatMLRenderer, TrajectoryRecorder, check_template, run_agent
+    from workers.agent import ChatMLRenderer, TrajectoryRecorder, compare, run_agent
     from workers.llm import connect_backend
     from workers.llm.scripted import Problem, ScriptedServer
     from workers.tools.base import ToolSet
@@ -41,7 +41,7 @@ PROGRAM = textwrap.dedent(
     async def main():
         async with ScriptedServer(problems=[Problem("What is 2 + 2?", "4")]) as server, connect_backend(server.url) as client:
             renderer = ChatMLRenderer(server.tokenizer)
-            await check_template(renderer, client)
+            assert (await compare(renderer, client)).in_a_word == "same"
             end = await run_agent(
                 a_job(),
                 [ChatMessage(role="user", content="What is 2 + 2?")],

@@ -7,12 +7,13 @@ reward of 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
 from dataclasses import replace
 from functools import lru_cache
 from typing import cast, get_args
 
 from pipeline import codec
+from pipeline.chat_request import OPTIONS
 from pipeline.errors import InvalidRequest
 from pipeline.messages import ChatSettings, Json
 from workers.agent.renderers.base import Renderer, Thinking
@@ -24,13 +25,9 @@ from workers.agent.tool_calls import Format
 from workers.llm import llama3
 from workers.llm.tokenizer import Tokenizer, load
 
+_LOADING = threading.Lock()
 KEPT = 16
 """Renderers of one process: one for each model and setting that its jobs have."""
-OPTIONS: Mapping[str, Mapping[str, type]] = {
-    "chatml": {"default_system": str},
-    "llama3": {"date_string": str, "tools_in_user_message": bool},
-}
-"""Options of the families that are written here; those of the package are the package's."""
 
 
 def renderer_for(chat: ChatSettings) -> Renderer:
@@ -40,8 +37,9 @@ def renderer_for(chat: ChatSettings) -> Renderer:
         InvalidRequest: these settings do not work, or not with this tokenizer.
         RendererUnavailable: they do not work on this worker.
     """
-    # Permitted differences change nothing of what is written.
-    return _renderer(codec.encode(replace(chat, template_differences=())))
+    # Permitted differences change nothing of what is written. Jobs that begin together load a vocabulary once.
+    with _LOADING:
+        return _renderer(codec.encode(replace(chat, template_differences=())))
 
 
 @lru_cache(maxsize=KEPT)

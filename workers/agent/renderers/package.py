@@ -1,9 +1,9 @@
 """All families that the package `renderers` knows (GLM, Kimi, DeepSeek, Qwen3.5 and later, Nemotron, MiniMax, ...), as one renderer.
 
 The package writes templates by hand, without torch or transformers. What it makes of a dialogue is not believed but checked: a next
-prompt must begin with the old ids. Its own bridge is asked first, since it knows how its family closes a turn; where it declines, the
-delta is taken from a synthetic dialogue as in `written.py`. Where neither can extend what was sampled, the job is refused, since nothing
-else could go on from these ids.
+prompt must begin with the old ids. Its own bridge is asked first, since it knows how its family closes a turn; where it declines or
+changes them, the delta is taken from a synthetic dialogue as in `written.py`. Where that has no end of an answer to cut at, what the
+bridge changed begins a new segment, and without that the job is refused: nothing else could go on from these ids.
 
 Closers: a thought that a turn was cut off in is closed with `</think>` where that is a token of the vocabulary; the family's end token is
 the package's doing. Both are context.
@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from pydantic import ValidationError
+
 from pipeline.errors import InvalidRequest
 from pipeline.messages import ChatMessage, Json
 from workers.agent.call_formats import CallError, Item, Reader, ToolCall
@@ -30,6 +32,9 @@ from workers.agent.tool_calls import Format, ParsedTurn, parse_turn
 from workers.llm import chatml
 from workers.llm.tokenizer import Tokenizer
 
+HISTORY_CHANGED = "history_changed"
+"""Why a segment began: the family does not go on from what was sampled as it stands, and the package repaired it (a thought that was not
+closed, say)."""
 TAIL = 16
 """Ids at the end of a prompt that are looked at for an opened thought."""
 _CALL = {"id": "call_1", "type": "function", "function": {"name": "tool", "arguments": {}}}
@@ -97,7 +102,7 @@ class PackageRenderer:
             self._renderer: Any = package.create_renderer(self._package_tokenizer, config)
             self.stop_token_ids = tuple(int(id_) for id_ in self._renderer.get_stop_token_ids())
         except (ValueError, AssertionError, TypeError, KeyError) as error:
-            raise InvalidRequest(f"no renderer {name!r} for this model: {error}", field="chat.renderer") from error
+            raise InvalidRequest(f"no renderer {name!r} for this model: {_in_a_line(error)}", field="chat.renderer") from error
         self.template_kwargs: Json = {field: getattr(config, field) for field in type(config).template_field_names()}
         self._markup = {text: id_ for text, id_ in tokenizer.specials.items() if text in (chatml.THINK_OPEN, chatml.THINK_CLOSE)}
         self._thoughts: ThoughtCutter | None = None
@@ -123,9 +128,9 @@ class PackageRenderer:
         old, began = list(ids), ""
         spoken = len(old) - turns[-1][0] if turns and turns[-1][1] == len(old) else 0
         if self._thoughts is not None and any(message.role == "user" for message in messages):
-            without = self._thoughts.cut(old, turns)
+            without, left = self._thoughts.cut(old, turns)
             if len(without) < len(old):
-                spoken = max(0, spoken - (len(old) - len(without)))
+                spoken = min(spoken, left)
                 old, began = without, THINKING_DROPPED
         if not began:
             closers = self._thought_closers(old, spoken)
@@ -133,9 +138,16 @@ class PackageRenderer:
             spoken += len(closers)
         shown = [self._message(message) for message in messages]
         bridged = self._renderer.bridge_to_next_turn(old[: len(old) - spoken], old[len(old) - spoken :], shown)
-        if bridged is not None and first_difference(old, bridged.token_ids) is None:
-            return self._prompt([int(id_) for id_ in bridged.token_ids], began)
-        return self._prompt(old + self._delta(old, shown), began)
+        found = None if bridged is None else [int(id_) for id_ in bridged.token_ids]
+        if found is not None and first_difference(old, found) is None:
+            return self._prompt(found, began)
+        delta = self._delta(old, shown)
+        if delta is not None:
+            return self._prompt(old + delta, began)
+        if found is not None:
+            return self._prompt(found, began or HISTORY_CHANGED)
+        family = type(self._renderer).__name__
+        raise InvalidRequest(f"{family} cannot extend what was sampled by a message of role {messages[0].role!r}", field="chat")
 
     def _prompt(self, ids: list[int], began: str = "") -> Prompt:
         tail = self.tokenizer.decode(ids[-TAIL:]).rstrip()
@@ -148,21 +160,22 @@ class PackageRenderer:
         except (KeyError, TypeError, AssertionError) as error:
             raise ValueError(f"{type(self._renderer).__name__} does not render this dialogue: {error!r}") from error
 
-    def _delta(self, old: Sequence[int], new: list[dict[str, Any]]) -> list[int]:
-        """What follows an answer when `new` comes next, from a synthetic dialogue; with a call before answers of tools, as some templates
-        demand one."""
+    def _delta(self, old: Sequence[int], new: list[dict[str, Any]]) -> list[int] | None:
+        """What follows an answer when `new` comes next, from two synthetic dialogues that differ in the answer alone: they end alike from
+        where it ends. With a call in it before answers of tools, as some templates demand one. None where no token ends an answer."""
         calls = [_CALL] * sum(1 for message in new if message["role"] == "tool")
-        context: list[dict[str, Any]] = [{"role": "user", "content": "."}, {"role": "assistant", "content": "."}]
-        if calls:
-            context[1] |= {"tool_calls": calls}
-        before, after = self._render(context, None, generate=False), self._render([*context, *new], None, generate=True)
-        ends = [place for place, id_ in enumerate(before) if id_ in self.stop_token_ids]
-        if not ends or after[: ends[-1] + 1] != before[: ends[-1] + 1]:
-            why = "its template changes what stands before, or ends turns with the beginning of the next"
-            family = type(self._renderer).__name__
-            raise InvalidRequest(f"{family} cannot extend what was sampled by {new[0]['role']!r}: {why}", field="chat")
-        closing = [] if old and old[-1] in self.stop_token_ids else [before[ends[-1]]]
-        return closing + after[ends[-1] + 1 :]
+        rendered = []
+        for text in (".", "?"):
+            answer: dict[str, Any] = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+            rendered.append(self._render([{"role": "user", "content": "."}, answer, *new], None, generate=True))
+        one, other = rendered
+        alike = next((i for i, (a, b) in enumerate(zip(one[::-1], other[::-1], strict=False)) if a != b), 0)
+        rest = one[len(one) - alike :]
+        end = next((place for place, id_ in enumerate(rest) if id_ in self.stop_token_ids), None)
+        if end is None:
+            return None
+        # Some families end a turn with the first token of the next message: it is there already when the model wrote that one.
+        return rest[end + 1 :] if old and old[-1] == rest[end] else rest[end:]
 
     def _thought_closers(self, old: Sequence[int], spoken: int) -> list[int]:
         if chatml.THINK_CLOSE not in self._markup or (old and old[-1] in self.stop_token_ids):
@@ -199,8 +212,13 @@ class PackageRenderer:
         shown = [tool_schema(name, parameters) for name, parameters in (tools or {}).items()]
         prompt = self.tokenizer.encode_template(chatml.THINK_OPEN) if in_thought else None
         found = self._renderer.parse_response(list(ids), tools=shown or None, prompt_ids=prompt)
-        items = [_item(call, finish, tools) for call in found.tool_calls]
+        items = [_item(call, finish, tools) for call in found.tool_calls if not self._is_thought(call.token_span, ids)]
         return ParsedTurn(found.content.strip(), (found.reasoning_content or "").strip(), items, in_thought=not found.reasoning_complete)
+
+    def _is_thought(self, span: tuple[int, int] | None, ids: Sequence[int]) -> bool:
+        """Whether a call stands before the tag that ends the thoughts. One in a thought that is not closed is the family's to judge: in some
+        of them a call ends the thought."""
+        return span is not None and self._markup.get(chatml.THINK_CLOSE) in ids[span[1] :]
 
 
 class _Checked(Reader):
@@ -221,6 +239,14 @@ def _item(call: Any, finish: str, tools: Mapping[str, Json] | None) -> ToolCall 
     if status in _FAULTS:
         return CallError("malformed", f"{_FAULTS[status]}: {str(call.raw)[:80]!r}")
     return reader.call(call.name, call.arguments)
+
+
+def _in_a_line(error: Exception) -> str:
+    """What the package complains of; its settings are pydantic models, whose errors fill a page."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return " ".join(str(error).split())
 
 
 def _no_thinking(fields: Mapping[str, object], name: str) -> dict[str, object]:

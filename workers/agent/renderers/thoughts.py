@@ -43,11 +43,13 @@ class ThoughtCutter:
         self._opening = list(opening)
         self._ends = frozenset(ends)
 
-    def cut(self, ids: Sequence[int], turns: Sequence[tuple[int, int]]) -> list[int]:
+    def cut(self, ids: Sequence[int], turns: Sequence[tuple[int, int]]) -> tuple[list[int], int]:
         """The ids without the thoughts of the turns: without the tag that a prompt opened one with, what was said up to the last closing
-        tag with the line ends after it, and all of an unfinished thought with what was put behind it to close it."""
+        tag with the line ends after it, and all of an unfinished thought with what was put behind it to close it.
+        And how many of the last turn are left.
+        """
         kept: list[int] = []
-        place = 0
+        place = n_last = 0
         for start, end in turns:
             before, turn = list(ids[place:start]), list(ids[start:end])
             opened = bool(self._opening) and before[-len(self._opening) :] == self._opening
@@ -55,8 +57,9 @@ class ThoughtCutter:
             if opened:
                 del before[len(before) - len(self._opening) :]
             kept += before + rest
+            n_last = len(rest)
             place = end + (self._closers(ids[end:]) if unfinished else 0)
-        return kept + list(ids[place:])
+        return kept + list(ids[place:]), n_last
 
     def _without_thoughts(self, turn: list[int], *, opened: bool) -> tuple[list[int], bool]:
         """A turn without its thoughts, and whether the last one was never finished."""

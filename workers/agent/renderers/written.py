@@ -76,7 +76,7 @@ class WrittenRenderer(ABC):
         """The old ids, closed if need be, and the new messages."""
         old, began = list(ids), ""
         if self._thoughts is not None and any(message.role == "user" for message in messages):
-            without = self._thoughts.cut(old, turns)
+            without, _ = self._thoughts.cut(old, turns)
             if len(without) < len(old):
                 old, began = without, THINKING_DROPPED
         if old[-1] not in self._closing:

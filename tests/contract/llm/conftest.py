@@ -33,6 +33,8 @@ WIRES: dict[str, ServerOptions] = {
     "completions-0.32": ServerOptions(wire="0.32", scale_out=False),
     "completions-0.33": ServerOptions(wire="0.33", scale_out=False),
     "unix-socket": ServerOptions(wire="0.32"),
+    "sglang-0.5.10": ServerOptions(wire="sglang-0.5.10"),
+    "sglang": ServerOptions(wire="sglang-0.5"),
 }
 
 
@@ -42,6 +44,8 @@ class Pair:
 
     client: HttpBackend
     tokenizer: Tokenizer
+
+    tells_of_pauses = True
 
     @property
     def end_id(self) -> int:
@@ -88,7 +92,15 @@ class ScriptedPair(Pair):
     @property
     def path(self) -> str:
         """The route generation takes."""
-        return "/inference/v1/generate" if self.server.options.scale_out else "/v1/completions"
+        return self.server.routes.generation[0]
+
+    async def has_calls(self) -> bool:
+        """Whether a call has reached the server, held up by a pause or not."""
+        return bool(self.server.engine.request_ids())
+
+    async def tokens_out(self) -> float:
+        """Tokens that the server has sampled since its start."""
+        return self.server.engine.generation_tokens
 
 
 def a_request(request_id: str = "job.1.0.0", **changes: object) -> GenRequest:
@@ -102,7 +114,7 @@ def scripted(ids: list[int], request_id: str = "job.1.0.0", *, delay_ms: float =
     return a_request(request_id, extra_args={"script": ids, "delay_ms": delay_ms}, **changes)
 
 
-QUICK_WIRES = ("generate-0.33", "completions-0.33", "unix-socket")
+QUICK_WIRES = ("generate-0.33", "completions-0.33", "unix-socket", "sglang")
 """The newest of each shape, and an older one."""
 
 
@@ -117,7 +129,9 @@ async def scripted_pair(wire: str, tmp_path: Path) -> AsyncIterator[ScriptedPair
     socket_path = tmp_path / "llm.sock" if wire == "unix-socket" else None
     async with ScriptedServer(WIRES[wire], PROBLEMS, socket_path=socket_path) as server, connect_backend(server.url) as client:
         await client.probe()  # else a test that waits for a running call could meet the probe's
-        yield ScriptedPair(client, server.tokenizer, server)
+        made = ScriptedPair(client, server.tokenizer, server)
+        made.tells_of_pauses = wire != "sglang-0.5.10"
+        yield made
 
 
 @asynccontextmanager
@@ -126,6 +140,7 @@ async def real_pair(wire: str, server: VllmServer) -> AsyncIterator[Pair]:
     async with connect_backend(server.url, endpoint=REAL_WIRES[wire]) as client:
         await client.probe()
         await client.control.set_version("default")
+        assert await client.control.reset_cache(), "a call of an earlier test still runs"
         try:
             yield Pair(client, load(server.folder))
         finally:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from workers.llm.scripted.distribution import LogprobsMode
+from workers.llm.backend import LogprobsMode
 from workers.llm.scripted.options import Latency, ServerOptions, WireVersion
 from workers.llm.scripted.policy import PolicyOptions
 from workers.llm.scripted.problems import read_problems

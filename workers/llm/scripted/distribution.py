@@ -2,9 +2,10 @@
 
 At each place the policy's next token has probability q and the other V - 1 tokens share the rest evenly. q is a function of the ids
 before it, the token and the weights (their label), so the same history gives the same logprob whoever asks, in whatever number of
-calls, and other weights give another one. From that, both kinds of logprob follow exactly:
+calls, and other weights give another one. From that, all kinds of logprob follow exactly:
 
     raw        ln q
+    scaled     of q after temperature, over the whole vocabulary
     processed  of q after temperature, top-k, top-p and min-p, renormalised: the distribution a token is sampled from
 """
 
@@ -12,13 +13,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
 
 from pipeline.messages import Sampling
+from workers.llm.backend import LogprobsMode
 
-LogprobsMode = Literal["raw", "processed"]
 LOWEST_Q = 0.02
 
 
@@ -44,7 +45,9 @@ def token_logprobs(
         # Multiplying by an odd constant spreads the few bits in which two contexts differ over the word.
         draws[place] = ((context ^ label_of[label]) * 0x9E3779B1 & 0xFFFFFFFF) / 2**32
     q = 1.0 - (1.0 - LOWEST_Q) * draws**4  # most tokens are nearly certain, some are open: entropy as of a trained model
-    if mode == "processed":
+    if mode == "scaled":
+        sampling = replace(sampling, top_p=1.0, top_k=0, min_p=0.0)
+    if mode != "raw":
         q = _processed(q, sampling, vocab_size)
     return [float(value) for value in np.log(q).astype(np.float32)]
 

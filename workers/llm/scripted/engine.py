@@ -25,7 +25,8 @@ from typing import Literal
 import numpy as np
 
 from pipeline.messages import Sampling
-from workers.llm.scripted.distribution import LogprobsMode, forced_logprob, token_logprobs
+from workers.llm.backend import LogprobsMode
+from workers.llm.scripted.distribution import forced_logprob, token_logprobs
 from workers.llm.scripted.options import Latency, ServerOptions
 from workers.llm.scripted.policy import Policy
 from workers.llm.scripted.prefix_cache import PrefixCache
@@ -189,6 +190,13 @@ class Engine:
         """Tokens sampled so far, those of calls in flight included."""
         now = asyncio.get_running_loop().time()
         return self._ended_tokens + sum(running.tokens_out(now) for running in self._calls.values())
+
+    @property
+    def kv_used(self) -> float:
+        """Share of the KV cache that calls in flight hold, 0 to 1."""
+        now, size = asyncio.get_running_loop().time(), self._options.block_size
+        lengths = [len(running.call.prompt_ids) + running.tokens_out(now) for running in self._calls.values() if running.placed]
+        return min(1.0, sum(-(-length // size) for length in lengths) / self._options.cache_blocks)
 
     def request_ids(self) -> list[str]:
         """Ids of all calls accepted and not ended."""
@@ -366,11 +374,15 @@ class Engine:
 
     # ---- control
 
-    def abort(self, request_ids: Sequence[str]) -> None:
-        """End calls by their full ids; unknown ones are nobody's."""
+    def abort(self, request_ids: Sequence[str], *, accepted_only: bool = False) -> None:
+        """End calls by their full ids; unknown ones are nobody's.
+
+        Args:
+            accepted_only: not those that a pause keeps out.
+        """
         wanted = frozenset(request_ids)
         for running in self._calls.values():
-            if running.call.request_id in wanted:
+            if running.call.request_id in wanted and (running.accepted or not accepted_only):
                 running.aborted = True
                 running.changed.set()
 
@@ -390,6 +402,11 @@ class Engine:
         if clear_cache:
             self.cache.clear()
             self._cleared = True
+
+    def flush(self) -> None:
+        """Forget cached prefixes; during a pause calls in flight lose their own keys and values, too, and are computed anew."""
+        self.cache.clear()
+        self._cleared = self.paused is not None
 
     def resume(self) -> None:
         """Sample again."""

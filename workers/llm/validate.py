@@ -92,8 +92,8 @@ def check_spans(raw: object, n_tokens: int) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def check_stop_reason(raw: object) -> int | str | None:
-    """A token id, a stop string or nothing."""
-    if raw is None or isinstance(raw, int | str):
+def check_stop_reason(raw: object, ids: Sequence[int], stop: Sequence[str]) -> int | str | None:
+    """The last token, one of the stop strings asked for, or nothing: text is cut by it."""
+    if raw is None or (type(raw) is int and list(ids[-1:]) == [raw]) or (isinstance(raw, str) and raw in stop):
         return raw
-    raise InvalidResponse("stop_reason", f"expected an id, a string or null, got {raw!r}")
+    raise InvalidResponse("stop_reason", f"expected the last token, a stop string that was asked for or null, got {raw!r:.80}")

@@ -52,7 +52,10 @@ class VllmWire:
     def read(self, payload: object, request: GenRequest, name: str) -> Answer:
         """The checked answer."""
         parse = bodies.parse_generate if self.endpoint == "generate" else bodies.parse_completions
-        return parse(payload, request, name)
+        answer = parse(payload, request, name)
+        if answer.spans is None and answer.output_ids and self.caps.has_spans:
+            raise InvalidResponse("spans", "the server said which weights sampled before, and does not now")
+        return answer
 
     async def abort(self, names: Sequence[str]) -> None:
         """End calls, all by one request."""

@@ -167,7 +167,7 @@ def _answer(
         output_ids=ids,
         logprobs=validate.check_logprobs(logprobs, len(ids)),
         finish=validate.check_finish(choice.get("finish_reason"), len(ids), request.max_tokens),
-        stop_reason=validate.check_stop_reason(choice.get("stop_reason")),
+        stop_reason=validate.check_stop_reason(choice.get("stop_reason"), ids, request.stop),
         spans=None if spans is None else validate.check_spans(spans, len(ids)),
         cached_tokens=_cached_tokens(top.get("usage")),
         request_id=request_id,

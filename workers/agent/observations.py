@@ -9,7 +9,12 @@ CHARACTERS_A_TOKEN = 16
 
 
 def cut_observation(tokenizer: Tokenizer, text: str, max_tokens: int) -> str:
-    """`text` in at most `max_tokens` tokens. What was left out is said in its place; a cut never leaves half a character."""
+    """`text` in at most `max_tokens` tokens. What was left out is said in its place; a cut never leaves half a character.
+
+    Where not even the words for what was left out fit, its beginning.
+    """
+    if max_tokens < 1:
+        return ""
     span = max_tokens * CHARACTERS_A_TOKEN
     if len(text) <= 2 * span:
         ids = tokenizer.encode(text)
@@ -21,11 +26,20 @@ def cut_observation(tokenizer: Tokenizer, text: str, max_tokens: int) -> str:
     keep = max_tokens
     while keep > 0:
         n_tail = keep // 2
-        head = tokenizer.decode(head_ids[: keep - n_tail]).rstrip("\ufffd")
+        head = _beginning(tokenizer, head_ids, keep - n_tail)
         tail = tokenizer.decode(tail_ids[len(tail_ids) - n_tail :]).lstrip("\ufffd") if n_tail else ""
         cut = f"{head}\n[{len(text) - len(head) - len(tail):,} characters left out]\n{tail}"
         excess = len(tokenizer.encode(cut)) - max_tokens
         if excess <= 0:
             return cut
         keep -= max(1, excess)
-    return tokenizer.decode(head_ids[:max_tokens]).rstrip("\ufffd")
+    keep = max_tokens
+    # What a part of a text is encoded to need not be a part of what the text is encoded to.
+    while len(tokenizer.encode(head := _beginning(tokenizer, head_ids, keep))) > max_tokens:
+        keep -= 1
+    return head
+
+
+def _beginning(tokenizer: Tokenizer, ids: list[int], n: int) -> str:
+    """Text of the first `n` tokens, up to the last whole character."""
+    return tokenizer.decode(ids[:n]).rstrip("\ufffd")

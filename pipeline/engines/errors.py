@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from pipeline.errors import RollstreamError
 
-RetryReason = Literal["unreachable", "closed", "busy", "engine_paused", "engine_failed", "timeout", "aborted"]
+RetryReason = Literal["unreachable", "closed", "busy", "engine_paused", "engine_failed", "timeout", "aborted", "weights_changed"]
 
 
 class ModelError(RollstreamError):

@@ -4,7 +4,8 @@ This is what the agent sees. Invariants:
   1. A call goes out only after the pool said that it may begin (`pool_begin_call`): the run is not paused, the lease lives, the server is
      well and holds weights that the run allows.
   2. An answer is believed only when every token of it bears a label that the run allowed when the call began, or when it ended, or one in
-     between. The record has the label without the run's name.
+     between. Where the server does not say it of each token, they must have been the same all the time: an answer over which weights
+     changed is not believed then, and costs no try. The record has the label without the run's name.
   3. Waiting for a server, for the end of a pause, or for the Redis that knows of them is progress and no active time, and passes the gate.
 
 A server that cannot be reached costs no try: that is no server, and no server is waited for. Nor does one whose engine was paused between
@@ -25,7 +26,7 @@ import structlog
 
 from pipeline.engines.errors import InvalidResponse, ModelError, Retryable, RetryReason
 from pipeline.errors import BrokerError
-from pipeline.inference_pool import Assignment, Begun, Call, EndedCall, Wanted, label_in_record
+from pipeline.inference_pool import AllowedLabels, Assignment, Begun, Call, EndedCall, Wanted, label_in_record
 from workers.llm.backend import Caps, GenRequest, GenResult, Model
 from workers.llm.server_check import ServerCheck
 from workers.stages.run_watch import RunWatch, Waiting
@@ -46,7 +47,7 @@ GATE_EVERY_S = 0.5
 """Who waits passes the gate so often."""
 BACKEND_TIMEOUT_S = 30 * 86_400.0
 """The time of a call is kept here, where it can stand still; the backend's own is out of the way."""
-COSTS_NO_TRY: frozenset[str] = frozenset(("unreachable", "engine_paused"))
+COSTS_NO_TRY: frozenset[str] = frozenset(("unreachable", "engine_paused", "weights_changed"))
 SUSPICIOUS: frozenset[RetryReason] = frozenset(("unreachable", "closed", "engine_failed"))
 """What says that a server is not well; a busy or paused one is."""
 
@@ -147,12 +148,14 @@ class PooledBackend:
             ended = self._count(request, result, call)
             strange = [span.version for span in result.spans if not begun.allowed.allows(span.version, self._run)]
             told = self._servers.calls.end(ended)
-            if strange:
+            if strange or result.version_source != "spans":
                 while not told.done():  # Redis is away, perhaps: without its word there is nothing to believe
                     self._gate()
                     self._progress(WAIT_PROGRESS_S)
                     with self._waiting():
                         await asyncio.wait([told], timeout=GATE_EVERY_S)
+                if _changed(result, begun, told.result()):
+                    raise Retryable("weights_changed", self._server, "the server does not say which tokens are of which weights")
                 allowed = begun.allowed.until(told.result())
                 for version in strange:
                     if not allowed.allows(version, self._run):
@@ -290,3 +293,14 @@ class PooledBackend:
                 await self._watch.wait(change, GATE_EVERY_S if until_s is None else min(GATE_EVERY_S, max(0.01, until_s - loop.time())))
                 self._gate()
                 self._progress(WAIT_PROGRESS_S)
+
+
+def _changed(result: GenResult, begun: Begun, allowed: AllowedLabels) -> bool:
+    """Whether weights changed during a call whose tokens bear one label for all of it. Labels never come back, so two looks tell."""
+    match result.version_source:
+        case "stamped":
+            return any(span.version != result.version_after for span in result.spans)
+        case "assumed":
+            return not begun.allowed.any and allowed != begun.allowed
+        case _:
+            return False

@@ -200,16 +200,28 @@ Work = Callable[[JobControl], Awaitable[End]]
 
 
 class Slots:
-    """Room for jobs in a process, shared by its consumers on several shards."""
+    """Room for jobs in a process, shared by its consumers on several shards.
 
-    def __init__(self, total: int) -> None:
+    Args:
+        total: most jobs at once.
+        allowed: how many of them there may be now, where that changes; call `changed` when it grows.
+    """
+
+    def __init__(self, total: int, allowed: Callable[[], int] | None = None) -> None:
         self.total = total
         self.used = 0
+        self._allowed = allowed
         self._freed = asyncio.Event()
 
     @property
     def free(self) -> int:
-        return self.total - self.used
+        """Jobs that may be claimed now. None when fewer are allowed than are here: those stay."""
+        most = self.total if self._allowed is None else min(self.total, self._allowed())
+        return max(0, most - self.used)
+
+    def changed(self) -> None:
+        """More may be allowed now."""
+        self._freed.set()
 
     def take(self, count: int) -> None:
         self.used += count

@@ -68,9 +68,10 @@ a week from its last use; assignments and calls for two leases:
     as:<run>:<url>      zset    <job>:<attempt> -> when its assignment runs out, ms · RUN workers
     calls:<run>:<url>   hash    <job>:<attempt> -> ids of its model calls in flight · RUN workers
     aborts:<run>:<url>  hash    id of a call whose process is gone -> since when it is to be aborted there, ms · sweeps; keepers take out
+    places:<run>        hash    `<process> <model>` -> `<limit> <bound> <acting> <held> <until, ms>`; ten seconds · RUN workers
     looks               zset    `<run> <url>` -> when a keeper is to look at it next, ms · attach, keepers
     grp:<run>:<group>   string  servers that have members of the group, the first one first; an hour · assign
-    holds:<url>         string  the run whose policy this server holds; `*` = shared by runs · attach
+    holds:<url>         hash    run that has this server -> `own` or `shared` · attach, detach
 """
 
 from __future__ import annotations
@@ -269,6 +270,9 @@ class Keys:
 
     def pool_aborts(self, run: str, url: str) -> str:
         return self.key("aborts", run, url)
+
+    def pool_places(self, run: str) -> str:
+        return self.key("places", run)
 
     @property
     def looks(self) -> str:

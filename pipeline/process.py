@@ -143,6 +143,8 @@ async def serve_stage(
     shutdown: Shutdown,
     work_of: Callable[[Keys, Scripts], Work],
     on_cancel: Callable[[CancelMessage], None] | None = None,
+    *,
+    slots: Slots | None = None,
 ) -> bool:
     """Serves a stage on every shard until it is shut down, then drains. False when another process has taken the name.
 
@@ -150,11 +152,12 @@ async def serve_stage(
         client: for commands (`redis_client.command_client`).
         work_of: makes the work for one shard.
         on_cancel: told of each cancel in the queue.
+        slots: room for jobs; default: the member's, all of the time.
 
     Raises:
         BrokerMisused: a stage stream is of another type, the namespace has another layout, or Redis refuses this user.
     """
-    slots = Slots(member.slots)
+    slots = slots or Slots(member.slots)
     try:
         await until_reached(lambda: check_layout(client, queue), shutdown.stop)
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.errors import InvalidRequest
 from pipeline.messages import Stage
@@ -32,6 +32,10 @@ class WorkerSettings(BaseModel):
     stage: Stage
     slots: int = Field(default=0, ge=0, le=4096)
     """Jobs at once; 0 = the stage's default."""
+    adaptive: bool = True
+    """RUN: fewer jobs of a run call the model while its servers are under pressure. Off: `slots` of them, always."""
+    min_slots: int = Field(default=1, ge=1, le=4096)
+    """RUN: so many jobs of each run may call the model, whatever the pressure."""
     node: str = Field(default_factory=default_node, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     index: int = Field(default=0, ge=0)
     """Which of the stage's processes on this node: part of the stable name."""
@@ -45,6 +49,12 @@ class WorkerSettings(BaseModel):
     """Backend of sandboxes; empty = none."""
     model_key_file: Path | None = None
     """File with the key of the model servers."""
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> Self:
+        if self.stage is Stage.RUN and self.min_slots > self.slot_count:
+            raise ValueError(f"min_slots is {self.min_slots}, expected at most slots ({self.slot_count})")
+        return self
 
     @property
     def consumer(self) -> str:

@@ -15,23 +15,26 @@ from pathlib import Path
 
 import structlog
 
-from pipeline.attempts import Work
+from pipeline.attempts import Slots, Work
 from pipeline.folders import Folders, make_private_folder
-from pipeline.inference_pool import InferencePool
+from pipeline.inference_pool import InferencePool, PoolLooks, PoolPlaces
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.process import Member, Shutdown, first_cause, serve_stage
 from pipeline.redis_client import command_client
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
+from workers.agent.template_check import TemplateChecks
 from workers.handlers.base import TaskHandler
 from workers.handlers.registry import Handlers
 from workers.sandbox.base import SandboxProvider
 from workers.settings import WorkerSettings
 from workers.stages.bodies import Bodies
+from workers.stages.concurrency import Limiter
 from workers.stages.eval import EvalWork
 from workers.stages.init import InitWork
 from workers.stages.model_servers import ModelServers
+from workers.stages.pool_keeper import PoolKeeper
 from workers.stages.run import RunWork
 from workers.stages.sandbox_sweep import SandboxSweep
 from workers.stages.stage import Place
@@ -93,15 +96,32 @@ async def serve(
         client = command_client(queue)
         stack.push_async_callback(client.aclose)
         models: ModelServers | None = None
+        limiter: Limiter | None = None
+        templates = TemplateChecks()
         if worker.stage is Stage.RUN:
             pool = InferencePool(client, queue.namespace, lease_s=queue.lease_s)
             key = worker.model_key_file.read_text(encoding="utf-8").strip() if worker.model_key_file else ""
+            if worker.adaptive:
+                places = PoolPlaces(client, queue.namespace)
+                limiter = await stack.enter_async_context(Limiter(places, who=member.consumer, low=worker.min_slots, high=member.slots))
             models = await stack.enter_async_context(ModelServers(pool, lease_s=queue.lease_s, api_key=key))
+
+        slots = Slots(member.slots, None if limiter is None else limiter.allowed_jobs)
+        if limiter is not None:
+            limiter.on_room = slots.changed
 
         def work_of(keys: Keys, scripts: Scripts) -> Work:
             bodies = Bodies(client, keys)
             if models is not None:
-                return RunWork(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place, models=models)
+                return RunWork(
+                    bodies=bodies,
+                    handlers=found,
+                    sandboxes=sandboxes,
+                    place=place,
+                    models=models,
+                    templates=templates,
+                    limiter=limiter,
+                )
             work = InitWork if worker.stage is Stage.INIT else EvalWork
             return work(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)
 
@@ -111,8 +131,12 @@ async def serve(
             async with asyncio.TaskGroup() as tasks:
                 if sweep is not None:
                     tasks.create_task(sweep.run(swept), name="sandbox-sweep")
+                if models is not None:
+                    keeper = PoolKeeper(PoolLooks(client, queue.namespace), models.backend)
+                    tasks.create_task(keeper.run(swept), name="pool-keeper")
                 try:
-                    kept = await serve_stage(queue, member, client, shutdown, work_of, sweep.hear if sweep is not None else None)
+                    heard = sweep.hear if sweep is not None else None
+                    kept = await serve_stage(queue, member, client, shutdown, work_of, heard, slots=slots)
                 finally:
                     swept.set()
         except BaseExceptionGroup as group:

@@ -26,6 +26,7 @@ BENCHMARKS = {
     "pipeline": Benchmark("ops.bench.pipeline_bench", "no-op jobs through all three stages, against RQ and taskiq"),
     "dapo": Benchmark("ops.bench.dapo_bench", "what the supervisor does to the data and what it costs, against generate-filter-repeat"),
     "cancel": Benchmark("ops.bench.cancel_bench", "how fast a cancel of 256 running jobs is"),
+    "concurrency": Benchmark("ops.bench.concurrency_bench", "adaptive concurrency against fixed slots, on modelled engines"),
     "leases": Benchmark("ops.bench.leases_bench", "the cost of keeping 10,000 leases"),
     "memory": Benchmark("ops.bench.memory_bench", "what 20,000 acknowledged jobs leave in Redis"),
 }

@@ -6,22 +6,27 @@ A wall deadline that comes while the agent runs keeps what was journalled: the j
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import fields, replace
 
 from pipeline import codec
 from pipeline.attempts import End, HandedOff, JobControl, Settled
 from pipeline.errors import JobCancelled, RollstreamError
-from pipeline.messages import Stage, StopReason, Trajectory
+from pipeline.messages import JobSpec, Stage, StopReason, Trajectory
 from workers.agent.invariants import broken_promises
 from workers.agent.limits import ActiveTime
 from workers.agent.seeds import server_pin
+from workers.agent.template_check import TemplateChecks
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.handlers.base import Environment, RunContext, StageContext, TaskHandler
 from workers.handlers.registry import Handlers
+from workers.llm.backend import Model
 from workers.sandbox.base import SandboxProvider
 from workers.stages.bodies import Bodies
+from workers.stages.concurrency import LimitedModel, Limiter
 from workers.stages.model_servers import ModelServers
+from workers.stages.pooled_backend import PooledBackend
 from workers.stages.stage import PROGRESS_MARGIN_S, Place, StageWork
 from workers.stages.ungraded import ungraded
 
@@ -39,10 +44,20 @@ class RunWork(StageWork):
     stage = Stage.RUN
 
     def __init__(
-        self, *, bodies: Bodies, handlers: Handlers, sandboxes: SandboxProvider | None, place: Place, models: ModelServers
+        self,
+        *,
+        bodies: Bodies,
+        handlers: Handlers,
+        sandboxes: SandboxProvider | None,
+        place: Place,
+        models: ModelServers,
+        templates: TemplateChecks,
+        limiter: Limiter | None = None,
     ) -> None:
         super().__init__(bodies=bodies, handlers=handlers, sandboxes=sandboxes, place=place)
         self.models = models
+        self.templates = templates
+        self.limiter = limiter
 
     async def work(self, control: JobControl, handler: TaskHandler, context: StageContext) -> End:
         spec, claim = context.spec, control.begun.claim
@@ -66,21 +81,45 @@ class RunWork(StageWork):
             gate=control.gate,
             progress=control.progress,
             waiting=active.waiting,
+            group=spec.group,
             pin=server_pin(spec),
         )
         control.on_left_behind(backend.leave)
         shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
         try:
-            async with backend:
+            async with self._model(control, spec, backend, active) as model:
                 trajectory = await handler.run(
-                    RunContext(**shared, environment=codec.decode(Environment, body), backend=backend, journal=journal, active=active)
+                    RunContext(
+                        **shared,
+                        environment=codec.decode(Environment, body),
+                        backend=model,
+                        journal=journal,
+                        active=active,
+                        templates=self.templates,
+                    )
                 )
         except (asyncio.CancelledError, JobCancelled):
             if control.cancel_reason != StopReason.DEADLINE or not journalled:
                 raise
             partial = valid(claim.job, TrajectoryRecorder.replay(journalled).trajectory(StopReason.DEADLINE))
             return Settled(ungraded(partial), codec.encode(partial), Stage.RUN.value)
+        if told := backend.told():
+            trajectory = replace(trajectory, extra={**trajectory.extra, "servers": told})
         return HandedOff(codec.encode(valid(claim.job, trajectory)))
+
+    @asynccontextmanager
+    async def _model(self, control: JobControl, spec: JobSpec, backend: PooledBackend, active: ActiveTime) -> AsyncIterator[Model]:
+        """The job's way to its server, through the limit of this process where there is one (ADR 15)."""
+        async with AsyncExitStack() as stack:
+            model: Model = await stack.enter_async_context(backend)
+            if self.limiter is not None:
+                claim = control.begun.claim
+                since_s = int(claim.entry.partition("-")[0]) / 1000
+                job = self.limiter.job(claim.run, spec.template.model, claim.job, group=claim.group, since=since_s)
+                place = stack.enter_context(job)
+                control.on_left_behind(place.leave)
+                model = LimitedModel(backend, place, gate=control.gate, waiting=active.waiting, progress=control.progress)
+            yield model
 
 
 def valid(job: str, trajectory: Trajectory) -> Trajectory:

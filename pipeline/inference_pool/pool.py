@@ -65,7 +65,7 @@ class InferencePool:
             words += [server.url, server.model, server.control, int(server.shared), server.version]
         reply = await self._script("pool_attach", run, int(after_update), *words)
         if reply[0] == b"taken":
-            raise ServerTaken(text(reply[1]), text(reply[2]), run)
+            raise ServerTaken(text(reply[1]), run, text(reply[2]), is_shared=reply[3] == b"shared")
         return int(cast(int, reply[1]))
 
     async def detach(self, run: str, urls: Sequence[str]) -> list[str]:

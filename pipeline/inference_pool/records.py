@@ -18,16 +18,20 @@ Standing = Literal["up", "draining", "down", "unsynced"]
 
 
 class ServerTaken(InvalidRequest):
-    """An address already holds the policy of another run."""
+    """An address already holds the policy of another run.
 
-    def __init__(self, url: str, owner: str, run: str) -> None:
-        whose = "is shared by runs" if owner == "*" else f"holds the policy of run {owner}"
-        way = (
-            "attach it as shared, or take it from them first"
-            if owner == "*"
-            else f"take it from there first: rollstream llm drop --run {owner} {url}"
+    Args:
+        owner: a run that has it.
+        is_shared: whether that run would share it.
+    """
+
+    def __init__(self, url: str, run: str, owner: str, *, is_shared: bool) -> None:
+        how = "give it as shared, too" if is_shared else "if its weights never change, both may have it as shared"
+        super().__init__(
+            f"server {url} cannot be given to run {run}: run {owner} has it. Take it from there (rollstream llm drop --run {owner} {url}), "
+            f"or {how} (rollstream llm add --shared)",
+            field="servers",
         )
-        super().__init__(f"server {url} cannot be given to run {run}: it {whose}; {way}", field="servers")
         self.url = url
         self.owner = owner
 

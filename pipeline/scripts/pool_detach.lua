@@ -9,8 +9,7 @@ for i = 2, #ARGV do
   if call('SREM', servers_key(run), url) == 1 then
     out[#out + 1] = url
     if call('EXISTS', server_key(run, url)) == 1 then call('HSET', server_key(run, url), 'state', 'gone') end
-    local holder = call('GET', P .. 'holds:' .. url)
-    if holder == run then call('DEL', P .. 'holds:' .. url) end
+    call('HDEL', P .. 'holds:' .. url, run)
   end
 end
 if #out > 0 then pool_changed(run) end

@@ -89,7 +89,7 @@ def test_each_command_shown_is_one_that_is_taken(place: str, words: list[str]) -
 
 def test_a_command_that_does_not_exist_is_noticed() -> None:
     """That the test above can fail."""
-    assert "no command 'drain'" in complaint(["llm", "drain", "http://x"])
+    assert "no command 'polish'" in complaint(["llm", "polish", "http://x"])
     assert "No such option" in complaint(["top", "--often"])
     assert "Missing option" in complaint(["worker", "run"])
     assert "Missing argument" in complaint(["job", "show"])

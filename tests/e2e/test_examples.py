@@ -91,7 +91,7 @@ def fleet() -> Iterator[Run]:
 
             wait_in_thread((home / "llm").exists, "the model listens", timeout_s=30)
             for name in ("arithmetic", "evals", "words", "mine", "judged"):
-                run("-m", "ops.cli", "llm", "add", "--run", name, f"unix:{home / 'llm'}")
+                run("-m", "ops.cli", "llm", "add", "--shared", "--run", name, f"unix:{home / 'llm'}")
             yield run
             assert children.stop_all(grace_s=20) == []  # nobody had to be killed
 

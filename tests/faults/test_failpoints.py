@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ops.chaos.campaign import WORKER_FAILPOINTS
-from ops.child_processes import ChildProcesses, log_tail
+from ops.child_processes import Child, ChildProcesses, log_tail
 from pipeline.failpoints import FAILPOINT, FAILPOINT_ONCE
-from pipeline.inference_pool import InferencePool
+from pipeline.inference_pool import InferencePool, Server
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
@@ -41,6 +41,12 @@ WORKER_POINTS = {
     "pool_assign": Stage.RUN,
     "pool_renew": Stage.RUN,
     "pool_release": Stage.RUN,
+    "pool_begin_call": Stage.RUN,
+    "pool_aborted": Stage.RUN,
+    "pool_end_call": Stage.RUN,
+    "pool_due": Stage.RUN,
+    "pool_looked": Stage.RUN,
+    "pool_report": Stage.RUN,
     "renew": Stage.RUN,
     "beat_node": Stage.RUN,
     "check_layout": Stage.RUN,
@@ -67,19 +73,37 @@ HELD_RESULT = {"ROLLSTREAM_RUN_TTL_S": "12", "TRAINS_S": "60"}
 """A trainer that trains on a step for longer than results live, so that it has to extend them."""
 COMMAND_POINTS = {
     "pool_attach": ("llm", "add", "http://127.0.0.1:9", "--run", "given"),
+    "pool_drain": ("llm", "drain", "http://127.0.0.1:9", "--run", "given"),
+    "pool_detach": ("llm", "clear", "--run", "given"),
     "set_run": ("run", "set", "given", "--weight", "3", "--pause"),
 }
+
+
+async def meets_an_unreachable_server(worker: Child, pool: InferencePool) -> None:
+    """Gives its run servers that are not there, one after the other: a keeper finds each of them out within a second or two."""
+    given: list[str] = []
+
+    async def has_met_one() -> bool:
+        given.append(f"unix:/nowhere/{len(given)}")
+        await pool.attach(RUN, [Server(given[-1])])
+        return worker.exit_code is not None
+
+    await wait_until(has_met_one, "a job was given one of them", timeout_s=40)
+    await pool.detach(RUN, given)
 
 
 @pytest.mark.timeout(400)
 async def test_a_worker_killed_at_any_call_of_a_sandbox_or_the_pool_loses_nothing(fleet: MathFleet) -> None:
     fleet.incarnation = await fleet.scripts.connect_run(RUN, nonce=new_nonce(), ttl_s=3600)
     units: list[Unit] = []
+    pool = InferencePool(fleet.client, fleet.settings.namespace, lease_s=30.0)
     for name, stage in WORKER_POINTS.items():
         once = fleet.folder / f"once-{name}"
         fleet.start(stage, **{FAILPOINT: name, FAILPOINT_ONCE: str(once)})
         units += await fleet.accept(len(units), 4)
         worker = fleet.workers[stage]
+        if name == "pool_report":
+            await meets_an_unreachable_server(worker, pool)
         await ended(worker, 40)
         assert once.exists(), f"{worker.name} ended by itself: {log_tail(worker.log)}"
         fleet.start(stage)
@@ -132,6 +156,9 @@ async def test_a_command_killed_at_its_call_is_given_again(name: str, settings: 
     ends: list[int | None] = []
     scripts = Scripts(client, Keys.of_shard(settings.namespace, 0))
     await scripts.connect_run("given", nonce=new_nonce(), ttl_s=3600)
+    pool, address = InferencePool(client, settings.namespace, lease_s=settings.lease_s), "http://127.0.0.1:9"
+    if name in ("pool_drain", "pool_detach"):
+        await pool.attach("given", [Server(address)])
     with ChildProcesses(tmp_path / "logs", environment) as children:
         for arms in ({FAILPOINT: name}, {}):
             command = children.start(f"{name}{len(ends)}", "ops.cli", *COMMAND_POINTS[name], environment=arms)
@@ -140,11 +167,14 @@ async def test_a_command_killed_at_its_call_is_given_again(name: str, settings: 
             ends.append(command.exit_code)
 
     assert ends == [-signal.SIGKILL, 0]
-    servers = (await InferencePool(client, settings.namespace, lease_s=settings.lease_s).state("given")).servers
+    servers = [(server.url, server.standing) for server in (await pool.state("given")).servers]
     share = await RunScripts(client, scripts.keys).set_run("given", window=1)
-    assert {"pool_attach": [server.url for server in servers], "set_run": (share.weight, share.paused)}[name] == (
-        ["http://127.0.0.1:9"] if name == "pool_attach" else (3.0, True)
-    )
+    assert (servers, share.weight, share.paused) == {
+        "pool_attach": ([(address, "up")], 1.0, False),
+        "pool_drain": ([(address, "draining")], 1.0, False),
+        "pool_detach": ([], 1.0, False),
+        "set_run": ([], 3.0, True),
+    }[name]
 
 
 def test_a_process_is_killed_at_every_failpoint_there_is() -> None:

@@ -153,6 +153,8 @@ class Engine:
         self._options = options
         self._tokenizer = tokenizer
         self._policy = policy
+        self._end_of_text = tokenizer.specials.get("<|endoftext|>")
+        """The model's other end token: it ends a call too, and is named as its reason."""
         self.cache = PrefixCache(block_size=options.block_size, max_blocks=options.cache_blocks)
         self.version = "default"
         """The label of the weights."""
@@ -304,12 +306,14 @@ class Engine:
         else:
             seed = call.seed if call.sampling.temperature > 0 else 0
             ids = self._policy.utter(call.prompt_ids, seed, budget)
+        if call.ignore_eos:
+            ids += [self._policy.end_id] * (budget - len(ids))
         text = self._tokenizer.stream()
         seen = ""
         for place, id_ in enumerate(ids[:budget]):
             if id_ == self._policy.end_id and not call.ignore_eos:
                 return ids[: place + 1], "stop", None
-            if id_ in call.stop_token_ids:
+            if id_ in call.stop_token_ids or (id_ == self._end_of_text and not call.ignore_eos):
                 return ids[: place + 1], "stop", id_
             if call.stop:
                 seen += text.push(id_)

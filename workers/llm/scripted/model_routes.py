@@ -55,6 +55,6 @@ class ModelRoutes:
 
     async def _detokenize(self, request: web.Request) -> web.StreamResponse:
         tokens = (await read_object(request)).get("tokens")
-        if not isinstance(tokens, list) or not all(type(id_) is int and 0 <= id_ < self._host.tokenizer.vocab_size for id_ in tokens):
-            raise BadRequestError("tokens must be a list of ids of the vocabulary", param="tokens")
+        if not isinstance(tokens, list) or not all(type(id_) is int and 0 <= id_ < 2**32 for id_ in tokens):
+            raise BadRequestError("tokens must be a list of token ids", param="tokens")
         return answer_json(self._wire.detokenized(self._host.tokenizer.decode(tokens)))

@@ -21,6 +21,8 @@ def read_call(body: Body, prompt: object, raw: Body, extra: object, request_id: 
         raw: the sampling.
         extra: arguments of ours: a `script` to say and the `delay_ms` of its tokens.
     """
+    if extra is not None and not isinstance(extra, dict):
+        raise BadRequestError("Input should be a valid dictionary", param="body")
     if body.get("stream"):
         raise BadRequestError("streaming is not served here", param="stream")
     model = body.get("model")
@@ -36,7 +38,11 @@ def read_call(body: Body, prompt: object, raw: Body, extra: object, request_id: 
     if salt is not None and not (isinstance(salt, str) and 1 <= len(salt) <= 1024):
         raise BadRequestError("cache_salt must be a text of 1 to 1024 characters", param="cache_salt")
     stop = raw.get("stop") or []
-    extra_args = extra if isinstance(extra, dict) else {}
+    if "" in stop:  # also as one empty text
+        raise BadRequestError("stop cannot contain an empty string.")
+    if raw.get("allowed_token_ids") == []:
+        raise BadRequestError("allowed_token_ids is not None and empty!", param="allowed_token_ids")
+    extra_args = extra or {}
     script = extra_args.get("script")
     delay_ms = extra_args.get("delay_ms")
     if delay_ms is not None and not (isinstance(delay_ms, int | float) and 0 <= delay_ms <= 60_000):
@@ -56,7 +62,7 @@ def read_call(body: Body, prompt: object, raw: Body, extra: object, request_id: 
         ),
         seed=_whole(raw, "seed", 0, -(2**63)),
         stop_token_ids=frozenset(_ids(raw.get("stop_token_ids") or [], "stop_token_ids", tokenizer.vocab_size)),
-        stop=(stop,) if isinstance(stop, str) else tuple(text for text in stop if isinstance(text, str) and text),
+        stop=(stop,) if isinstance(stop, str) else tuple(text for text in stop if isinstance(text, str)),
         ignore_eos=raw.get("ignore_eos") is True,
         cache_salt=salt,
         allowed_token_ids=tuple(_ids(raw.get("allowed_token_ids") or [], "allowed_token_ids", tokenizer.vocab_size)),

@@ -14,6 +14,9 @@ from workers.llm.scripted.reading import read_call
 from workers.llm.tokenizer import Tokenizer
 from workers.llm.vllm_wire import COMPLETIONS_PREFIX, GENERATE_PREFIX, TOKEN_TEXT_PREFIX
 
+MOST_LOGPROBS = 20
+"""vLLM's default bound of candidates a token."""
+
 
 def error_body(message: str, kind: str, status: int, param: str = "") -> Body:
     """An error as vLLM words it: an object under `error`."""
@@ -22,9 +25,10 @@ def error_body(message: str, kind: str, status: int, param: str = "") -> Body:
 
 def read_generate(body: Body, request_id: str, options: ServerOptions, tokenizer: Tokenizer) -> Call:
     """The call in a body of `/inference/v1/generate`."""
-    sampling = body.get("sampling_params", {})
+    sampling = body.get("sampling_params")
     if not isinstance(sampling, dict):
-        raise BadRequestError("sampling_params must be an object", param="sampling_params")
+        raise BadRequestError("sampling_params must be an object", param="body.sampling_params")
+    _check(body, sampling)
     return read_call(body, body.get("token_ids"), sampling, sampling.get("extra_args"), GENERATE_PREFIX + request_id, options, tokenizer)
 
 
@@ -35,12 +39,24 @@ def read_completions(body: Body, request_id: str, options: ServerOptions, tokeni
         prompt = tokenizer.encode_template(prompt)
     if body.get("n", 1) != 1:
         raise BadRequestError("only n=1 is served", param="n")
+    _check(body, body)
     return read_call(body, prompt, body, body.get("vllm_xargs"), f"{COMPLETIONS_PREFIX}{request_id}-0", options, tokenizer)
+
+
+def _check(body: Body, sampling: Body) -> None:
+    """What vLLM refuses and other wires do not have."""
+    if not isinstance(body.get("request_id", ""), str | None):
+        raise BadRequestError("Input should be a valid string", param="body.request_id")
+    if type(body.get("priority", 0)) is not int:
+        raise BadRequestError("Input should be a valid integer", param="body.priority")
+    asked = sampling.get("logprobs")
+    if asked is not None and (type(asked) is not int or not 0 <= asked <= MOST_LOGPROBS):
+        raise BadRequestError(f"Requested sample logprobs of {asked}, which is greater than max allowed: {MOST_LOGPROBS}", param="logprobs")
 
 
 def write_generate(body: Body, call: Call, output: Output, wire: WireVersion) -> Body:
     """The answer of `/inference/v1/generate`."""
-    sampling = body.get("sampling_params", {})
+    sampling = body["sampling_params"]
     choice: Body = {"index": 0, "finish_reason": output.finish, "token_ids": output.token_ids, "logprobs": None}
     if sampling.get("logprobs") is not None:
         entry = _entry_by_text if wire == "0.31" else _entry_by_id

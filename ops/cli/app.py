@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ops.cli import bench, job, llm, queue, redis, run, supervisor, top, worker
+from ops.cli import bench, job, llm, queue, redis, run, supervisor, top, trajectory, worker
 
 app = typer.Typer(
     name="rollstream",
@@ -37,6 +37,7 @@ app.add_typer(supervisor.app, name="supervisor", help="The DAPO supervisor.")
 app.add_typer(llm.app, name="llm", help="Inference servers.")
 app.add_typer(run.app, name="run", help="Training runs: list, look, change, cancel.")
 app.add_typer(job.app, name="job", help="Single jobs: look, cancel.")
+app.add_typer(trajectory.app, name="trajectory", help="What jobs produced: check, show, save.")
 app.add_typer(queue.app, name="queue", help="Streams and what waits in them.")
 app.add_typer(redis.app, name="redis", help="The Redis behind it: a server for several machines, a prompt.")
 app.command("top", help="A live view of the pipeline.")(top.top)

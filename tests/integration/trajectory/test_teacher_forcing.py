@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.integration.trajectory.recording import PROBLEMS, record, several
 
 from pipeline.engines import Refused
 from pipeline.messages import Sampling
 from pipeline.testing.wait import wait_until
+from tests.recorded_trajectories import PROBLEMS, record, several
 from workers.agent.invariants import faults_of
 from workers.llm import HttpBackend, connect_backend
 from workers.llm.logprob_distance import TOLERANCES, beyond, summary_of

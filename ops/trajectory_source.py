@@ -1,0 +1,90 @@
+"""Where `rollstream trajectory` finds what it is asked about: files, folders, patterns, and jobs in Redis."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import cast
+
+from ops.job_story import NoSuchJob
+from pipeline import codec
+from pipeline.errors import DamagedBody, NewerMessage, RollstreamError
+from pipeline.keys import Keys, run_of
+from pipeline.messages import JobTemplate, Stage, StopReason
+from pipeline.redis_client import AsyncClient, ask
+from pipeline.trajectory_file import SUFFIX, TrajectoryRecord, UnreadableTrajectory, record_of
+from workers.agent import TrajectoryRecorder, TurnDelta
+
+FACTS = {"task": "task", "att": "attempt", "st": "state", "out": "outcome", "why": "reason", "rew": "reward", "grp": "group"}
+"""Fields of a job's hash and what they are called in a record."""
+
+
+class NothingThere(RollstreamError):
+    """What was named is not there, or holds no trajectory."""
+
+
+def files_of(source: str) -> list[Path] | None:
+    """The files that a name means, in order; None when it names a job.
+
+    Raises:
+        NothingThere: it is written as a file, a folder or a pattern, and there is none.
+    """
+    path = Path(source)
+    if path.is_dir():
+        found = sorted(path.glob(f"*{SUFFIX}"))
+        if not found:
+            raise NothingThere(f"{source}: no file *{SUFFIX} in this folder; rollstream trajectory save writes them")
+        return found
+    if path.exists():
+        return [path]
+    if glob.has_magic(source):
+        matches = sorted(Path(match) for match in glob.glob(source))
+        if not matches:
+            raise NothingThere(f"{source}: no file matches this pattern")
+        return matches
+    if "/" in source or source.endswith(SUFFIX):
+        raise NothingThere(f"{source}: no such file")
+    return None
+
+
+async def record_of_job(client: AsyncClient, keys: Keys, job: str) -> TrajectoryRecord:
+    """What Redis has of a job: its trajectory, or while it runs its finished turns.
+
+    Raises:
+        NoSuchJob
+        NothingThere: it has not sampled a turn to its end, or what it sampled was not kept.
+        UnreadableTrajectory
+        BrokerError
+    """
+    header = {name.decode(): value.decode("utf-8", "replace") for name, value in (await ask(client, "HGETALL", keys.job(job))).items()}
+    if not header:
+        raise NoSuchJob(job)
+    facts = {"job": job, "run": run_of(job)} | {name: header[field] for field, name in FACTS.items() if header.get(field)}
+    if tokenizer := await _tokenizer(client, keys, facts["run"], header.get("tpl", "")):
+        facts["tokenizer"] = tokenizer
+    body = await ask(client, "GET", keys.body(job, header.get("b.run", "0"), Stage.RUN.value))
+    if body is not None:
+        return record_of(job, cast(bytes, body), facts)
+    deltas = await ask(client, "LRANGE", keys.body(job, header.get("att", "0"), "turns"), 0, -1)
+    if not deltas:
+        where = f"{header.get('st', '?')} in {header.get('stage', '?').upper()}"
+        raise NothingThere(f"job {job} ({where}): no trajectory is kept of it, and no turn of a running attempt is finished")
+    return _so_far(job, cast(list[bytes], deltas), facts)
+
+
+async def _tokenizer(client: AsyncClient, keys: Keys, run: str, template: str) -> str:
+    """Path of the tokenizer that the job's template names; empty = the package's own, or the template is gone."""
+    body = await ask(client, "GET", keys.template(run, template))
+    try:
+        return "" if body is None else codec.decode(JobTemplate, cast(bytes, body)).chat.tokenizer
+    except (DamagedBody, NewerMessage):
+        return ""  # a record can be shown without it
+
+
+def _so_far(job: str, deltas: Iterable[bytes], facts: Mapping[str, str]) -> TrajectoryRecord:
+    try:
+        recorder = TrajectoryRecorder.replay(codec.decode(TurnDelta, delta) for delta in deltas)
+    except (DamagedBody, NewerMessage, ValueError, IndexError) as error:
+        raise UnreadableTrajectory(job, f"journal of its finished turns: {error}") from error
+    return record_of(job, codec.encode(recorder.trajectory(StopReason.LOST)), facts, ended=False)

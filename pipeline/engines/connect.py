@@ -22,12 +22,13 @@ KIND_FOR_S = 30.0
 
 
 async def engine_kind(http: Exchange) -> EngineKind:
-    """Ask. An OpenAI-like server that says no version counts as vLLM: the rest is found by trying.
+    """Ask anew. An OpenAI-like server that says no version counts as vLLM: the rest is found by trying.
 
     Raises:
         InvalidResponse: neither.
         ModelError: nobody there, or it does not talk to us.
     """
+    http.ask_routes_anew()
     info, version = await together(model_info(http), http.get_if_there("/version"))
     if info is not None:
         return "sglang"

@@ -99,6 +99,10 @@ class Exchange:
         self._absent[path] = (self.breaks, time.monotonic() + ABSENT_FOR_S)
         return None
 
+    def ask_routes_anew(self) -> None:
+        """Forget which routes were not there: another server may be."""
+        self._absent.clear()
+
     async def post(
         self,
         path: str,

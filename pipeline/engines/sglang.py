@@ -9,6 +9,7 @@ Its pauses are not vLLM's, so ours are made of them:
 
 Traps this file knows:
   * `/update_weight_version` aborts every call unless told not to.
+  * Before 0.5.7 a pause knows no modes and ignores the one it is told: it aborts. Those versions have `/get_model_info` only.
   * `/health` samples a token, takes a second at least, and fails after 20 s during a pause. A look asks `/model_info`, `/ready` and
     `/v1/loads` instead.
   * While it is paused a call that arrives waits where neither an abort nor a closed connection reaches it. Begin none.
@@ -43,6 +44,8 @@ class SglangControl:
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop sampling; the cache is cleared so that nothing old meets new weights. With `wait` this takes as long as the calls do."""
+        if mode == "keep" and await self._http.get_if_there(INFO_PATHS[0]) is None:
+            raise Unsupported(self.url, "keep calls in flight during a pause", "SGLang 0.5.7 can")  # older ones abort whatever is asked
         if mode == "wait":
             await self._flush(WAIT_AGAIN_S)
         await self._command("pause", "/pause_generation", {"mode": "abort" if mode == "abort" else "retract"})
@@ -50,7 +53,7 @@ class SglangControl:
             async with asyncio.timeout(CONTROL_TIMEOUT_S):
                 await self._flush(FLUSH_AGAIN_S)  # calls on their way out may hold it for a moment
         except TimeoutError:
-            raise Retryable("busy", self.url, f"paused, but its prefix cache was not flushed within {CONTROL_TIMEOUT_S:g} s") from None
+            raise Retryable("busy", self.url, f"paused, but its prefix cache not flushed within {CONTROL_TIMEOUT_S:g} s") from None
 
     async def _flush(self, again_s: float) -> None:
         while not await self.reset_cache():  # noqa: ASYNC110  # nothing there tells us when

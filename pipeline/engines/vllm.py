@@ -64,11 +64,13 @@ class VllmControl:
                     self.version(),
                     self._http.get("/metrics", parse=False),
                 )
+                samples = samples_of(page, (RUNNING, WAITING, KV_USED, STARTED))
+                if not samples[RUNNING] and await self._http.get_if_there("/version") is None:
+                    raise InvalidResponse("kind", "no vLLM answers here any more", server=self.url)
         except TimeoutError:
             return Health(alive=False, kind="vllm", detail=f"no answer within {HEALTH_TIMEOUT_S:g} s")
         except ModelError as error:
             return Health(alive=False, kind="vllm", detail=str(error))
-        samples = samples_of(page, (RUNNING, WAITING, KV_USED, STARTED))
         return Health(
             alive=True,
             kind="vllm",

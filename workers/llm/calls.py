@@ -75,19 +75,20 @@ class Calls:
             await self._aborts(*named)
 
     async def close(self) -> None:
-        """End calls in flight. The connections must be open until this returns."""
-        calls = list(self._in_flight.items())
+        """End calls in flight; those that can return what they have. The connections must be open until this returns."""
+        named = [(wire, name) for name, (wire, _) in self._in_flight.items() if wire.caps.abort_path]
+        calls = [call for _, call in self._in_flight.values()]
         try:
             async with asyncio.timeout(END_CALL_TIMEOUT_S):
-                named = [(wire, name) for name, (wire, _) in calls if wire.caps.abort_path]
                 if named:
                     await self._aborts(*named)
-                await self._aborts.close()  # others' as well
+                await self._aborts.close()  # those of other processes' calls
+                await asyncio.gather(*(asyncio.shield(self._in_flight[name][1]) for _, name in named if name in self._in_flight))
         except (TimeoutError, ModelError):
             pass  # closing the connections aborts as well
-        for _, (_, call) in calls:
+        for call in calls:
             call.cancel()
-        await asyncio.gather(*(call for _, (_, call) in calls), return_exceptions=True)
+        await asyncio.gather(*calls, return_exceptions=True)
 
     async def _try(self, wire: Wire, request: GenRequest, until_s: float, timeout_s: float) -> tuple[object, str]:
         name = self._free_name(request.request_id)

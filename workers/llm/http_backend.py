@@ -151,10 +151,18 @@ class HttpBackend:
                 breaks = self._http.breaks
                 try:
                     async with asyncio.timeout(PROBE_TIMEOUT_S):
-                        self._wire, self._breaks = await self._ask(self._http), breaks
+                        self._wire, self._breaks = await self._asked(), breaks
                 except TimeoutError:
                     raise Retryable("timeout", self.url, f"no answer to the probe within {PROBE_TIMEOUT_S:g} s") from None
             return self._wire
+
+    async def _asked(self) -> Wire:
+        try:
+            return await self._ask(self._http)
+        except Retryable as error:
+            if error.reason != "closed":
+                raise
+        return await self._ask(self._http)
 
     def _forget(self, wire: Wire) -> None:
         if self._wire is wire:

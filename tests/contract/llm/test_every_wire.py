@@ -234,7 +234,9 @@ async def test_an_id_beyond_the_vocabulary_is_refused(pair: Pair) -> None:
 CORRUPTIONS: dict[Corruption, str] = {
     "no_echo": "echo",
     "other_echo": "echo",
+    "shorter_echo": "echo",
     "shorter_logprobs": "logprobs_length",
+    "swapped_logprobs": "logprobs_ids",
     "no_logprobs": "logprobs_length",
     "null_logprob": "logprobs_finite",
     "infinite_logprob": "logprobs_finite",
@@ -249,6 +251,7 @@ CORRUPTIONS: dict[Corruption, str] = {
     "too_many_tokens": "too_many_tokens",
     "other_request_id": "request_id",
     "not_json": "json",
+    "html": "json",
 }
 
 

@@ -62,6 +62,10 @@ class ChatRequest(Request):
             )
         if self.family == "llama3" and (self.thinking != "free" or not self.keep_thinking):
             raise ValueError("expected thinking 'free' and keep_thinking true with family 'llama3', which has no thoughts")
+        if self.family == "renderers" and self.thinking == "open":
+            raise ValueError(
+                "expected thinking 'free' or 'off' with family 'renderers': whether a thought is opened is the template's to say"
+            )
         known = OPTIONS.get(self.family)
         for name, value in self.options.items():
             if known is not None and name not in known:

@@ -126,15 +126,22 @@ class Fleet:
         self.units += units
         return [unit.id for unit in units]
 
-    def start(self, *stages: Stage, play: Play | None = None, node: str = "n1", slots: int = 4) -> None:
-        """A worker of each stage; without a name, of all three."""
+    def start(
+        self, *stages: Stage, play: TaskHandler | None = None, node: str = "n1", slots: int = 4, grace_s: float = 1.0, adaptive: bool = True
+    ) -> list[Shutdown]:
+        """A worker of each stage; without a name, of all three. How to end them."""
+        started = []
         for stage in stages or Stage:
-            worker = WorkerSettings(stage=stage, node=node, slots=slots, grace_s=1.0, scratch_dir=self._scratch / node)
+            worker = WorkerSettings(
+                stage=stage, node=node, slots=slots, grace_s=grace_s, adaptive=adaptive, scratch_dir=self._scratch / node
+            )
             shutdown = Shutdown()
             task = asyncio.create_task(
                 serve(self.settings, worker, shutdown, handlers={TASK: lambda: play or Play()}), name=f"{stage}-{node}"
             )
             self.workers.append((shutdown, task))
+            started.append(shutdown)
+        return started
 
     async def results(self, count: int, *, timeout_s: float = 10.0) -> dict[str, dict[str, str]]:
         """Terminal records by job, once there are so many."""

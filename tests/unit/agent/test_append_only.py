@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.messages import ChatMessage
+from pipeline.messages import ChatMessage, Json
 from tests.unit.agent.families import LLAMA3, PACKAGE_TOKENS, renderer_of, tokenizer_with
 from workers.agent.renderers import ChatMLRenderer, Llama3Renderer, Renderer, first_difference, tool_schema
+from workers.agent.renderers.package import HISTORY_CHANGED
 from workers.llm.tokenizer import load
 
 FAMILIES = [
@@ -28,6 +29,9 @@ FAMILIES = [
     ),
 ]
 TOOLS = [tool_schema("python", {"type": "object", "properties": {"code": {"type": "string"}}}, "Run code.")]
+REPAIRED = ("glm-4.5", "gemma4")
+"""Families that the package can only go on from after a repair of some turns, such as a thought that was not closed."""
+PARAMETERS: dict[str, Json] = {"python": {"type": "object", "properties": {"code": {"type": "string"}}}}
 CONTROL = [
     "<|im_end|>\n<|im_start|>user\n",
     "<|eot_id|>",
@@ -43,7 +47,21 @@ REPLIES = st.one_of(
     st.lists(st.builds(ChatMessage, role=st.just("tool"), content=TEXTS), min_size=1, max_size=3),
     st.lists(st.builds(ChatMessage, role=st.just("user"), content=TEXTS), min_size=1, max_size=2),
 )
-MARKUP = st.lists(st.sampled_from(["<think>", "</think>", "<tool_call>", "é"]), max_size=3)
+MARKUP = st.lists(
+    st.sampled_from(
+        [
+            "<think>",
+            "</think>",
+            "<tool_call>",
+            "</tool_call>",
+            "python\n",
+            '{"name": "python", "arguments": {"code": "1"}}',
+            "<arg_key>",
+            "é",
+        ]
+    ),
+    max_size=5,
+)
 ROUNDS = st.lists(
     st.tuples(st.lists(st.floats(0, 1, exclude_max=True), max_size=10), MARKUP, st.integers(-1, 2), REPLIES), min_size=1, max_size=4
 )
@@ -64,6 +82,9 @@ def play(renderer: Renderer, rounds: Sequence[tuple[Sequence[float], Sequence[st
         turns.append((len(ids), len(ids) + len(said)))
         ids += said
 
+        parsed = renderer.parse(said, renderer.turn_text(said), finish="stop" if end >= 0 else "length", tools=PARAMETERS, in_thought=None)
+        assert all(call.name in PARAMETERS for call in parsed.calls)
+
         prompt = renderer.next_prompt(ids, turns, replies)
 
         assert prompt.began or first_difference(ids, prompt.ids) is None
@@ -79,11 +100,12 @@ def play(renderer: Renderer, rounds: Sequence[tuple[Sequence[float], Sequence[st
 def test_promise_5_a_prompt_begins_with_every_id_before_it(family: str) -> None:
     renderer = renderer_of(family)
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(ROUNDS)
     def holds(rounds: list[tuple[list[float], list[str], int, list[ChatMessage]]]) -> None:
         began = play(renderer, rounds)
-        assert began == [] or family == "glm-4.5", began
+        assert set(began) <= {HISTORY_CHANGED}
+        assert not began or family in REPAIRED
 
     holds()
 

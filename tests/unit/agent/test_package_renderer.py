@@ -72,6 +72,22 @@ def test_a_family_whose_turns_end_with_the_start_of_the_next_message(said: str, 
     assert grown(renderer_of("glm-4.5"), said, ChatMessage(role="user", content="Bye")) == (added, "")
 
 
+@pytest.mark.parametrize(
+    ("said", "added"),
+    [
+        (
+            '<|tool_call>call:search{for:<|"|>x<|"|>}<tool_call|><|tool_response>',
+            'response:search{value:<|"|>4 found<|"|>}<tool_response|>',
+        ),
+        ("I search.<turn|>", "\n<|turn>user\n4 found<turn|>\n<|turn>model\n"),
+    ],
+)
+def test_an_answer_that_the_family_has_no_place_for_is_told_as_a_user_s_words(said: str, added: str) -> None:
+    """Gemma writes a tool's answer into the turn that called; after a turn without a call (it was malformed, say) the package left the
+    answer out, and the model was asked to go on as if nothing had happened."""
+    assert grown(renderer_of("gemma4"), said, ChatMessage(role="tool", content="4 found")) == (added, "")
+
+
 def test_thoughts_are_dropped_with_the_tag_that_the_template_opened() -> None:
     renderer = PackageRenderer(renderer_of("nemotron-3").tokenizer, "nemotron-3", keep_thinking=False)
 
@@ -121,8 +137,10 @@ def test_thoughts_and_words_are_told_apart() -> None:
         ("qwen9", {}, "qwen9"),
         ("auto", {}, "expected the name of one family"),
         ("glm-4.5", {}, "gMASK"),
+        ("gpt-oss", {}, "nothing is fetched here"),
         ("qwen3", {"options": {"colour": "red"}}, "colour"),
         ("llama-3", {"thinking": "off"}, "has no switch for thinking"),
+        ("qwen3", {"thinking": "open"}, "leave thinking 'free'"),
     ],
 )
 def test_what_cannot_work_is_refused(name: str, arguments: dict[str, Any], says: str) -> None:

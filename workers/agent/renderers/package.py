@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -35,8 +36,11 @@ from workers.llm.tokenizer import Tokenizer
 HISTORY_CHANGED = "history_changed"
 """Why a segment began: the family does not go on from what was sampled as it stands, and the package repaired it (a thought that was not
 closed, say)."""
+NOT_FAMILIES = frozenset({"auto", "default", "custom"})
+FETCH_FILES = frozenset({"gpt-oss"})
 TAIL = 16
 """Ids at the end of a prompt that are looked at for an opened thought."""
+_WORDS = re.compile("[A-Za-z0-9]+")
 _CALL = {"id": "call_1", "type": "function", "function": {"name": "tool", "arguments": {}}}
 _FAULTS = {
     "invalid_json": "the arguments are no JSON",
@@ -65,7 +69,7 @@ class PackageRenderer:
     Args:
         tokenizer: must have the family's tokens.
         name: the package's word for the family, such as `glm-4.5`.
-        thinking: `off` sets the family's switch, where it has one; else the family's own way.
+        thinking: `off` sets the family's switch, where it has one; `free` leaves it to the family.
         keep_thinking: as for ChatML.
         tool_format: how the model writes calls; None = as the package reads them.
         options: further settings of the family, by the package's names.
@@ -92,9 +96,13 @@ class PackageRenderer:
         self._package_tokenizer = PackageTokenizer(tokenizer)
         try:
             default = package.config_from_name(name)
-            if default is None or name in ("auto", "default", "custom"):
+            if default is None or name in NOT_FAMILIES:
                 raise ValueError(f"expected the name of one family, got {name!r}")
+            if name in FETCH_FILES:
+                raise ValueError("the package would fetch its vocabulary, and nothing is fetched here")
             fields = {"name": name, "thinking_retention": "all", **(options or {})}
+            if thinking == "open":
+                raise ValueError("whether the template opens a thought is the family's to say: leave thinking 'free'")
             if thinking == "off":
                 fields.update(_no_thinking(type(default).model_fields, name))
             config = type(default).model_validate(fields)
@@ -103,7 +111,8 @@ class PackageRenderer:
             self.stop_token_ids = tuple(int(id_) for id_ in self._renderer.get_stop_token_ids())
         except (ValueError, AssertionError, TypeError, KeyError) as error:
             raise InvalidRequest(f"no renderer {name!r} for this model: {_in_a_line(error)}", field="chat.renderer") from error
-        self.template_kwargs: Json = {field: getattr(config, field) for field in type(config).template_field_names()}
+        switches = {field: getattr(config, field) for field in type(config).template_field_names()}
+        self.template_kwargs: Json = {field: value for field, value in switches.items() if value is not None}
         self._markup = {text: id_ for text, id_ in tokenizer.specials.items() if text in (chatml.THINK_OPEN, chatml.THINK_CLOSE)}
         self._thoughts: ThoughtCutter | None = None
         if not keep_thinking:
@@ -136,18 +145,36 @@ class PackageRenderer:
             closers = self._thought_closers(old, spoken)
             old += closers
             spoken += len(closers)
-        shown = [self._message(message) for message in messages]
-        bridged = self._renderer.bridge_to_next_turn(old[: len(old) - spoken], old[len(old) - spoken :], shown)
-        found = None if bridged is None else [int(id_) for id_ in bridged.token_ids]
-        if found is not None and first_difference(old, found) is None:
-            return self._prompt(found, began)
-        delta = self._delta(old, shown)
-        if delta is not None:
-            return self._prompt(old + delta, began)
-        if found is not None:
-            return self._prompt(found, began or HISTORY_CHANGED)
+        for extended in self._extensions(old, spoken, messages):
+            changed = first_difference(old, extended) is not None
+            return self._prompt(extended, began or (HISTORY_CHANGED if changed else ""))
         family = type(self._renderer).__name__
         raise InvalidRequest(f"{family} cannot extend what was sampled by a message of role {messages[0].role!r}", field="chat")
+
+    def _extensions(self, old: list[int], spoken: int, messages: Sequence[ChatMessage]) -> Iterator[list[int]]:
+        """Ways to go on, best first. Some families have no place for a tool's answer after a turn in which they see no call (a malformed
+        one, say) and leave it out: it is told as a user's words then."""
+        changed: list[list[int]] = []
+        as_user = [ChatMessage(role="user", content=message.content) for message in messages]
+        for told in (messages, as_user) if any(message.role == "tool" for message in messages) else (messages,):
+            shown = [self._message(message) for message in told]
+            bridged = self._renderer.bridge_to_next_turn(old[: len(old) - spoken], old[len(old) - spoken :], shown)
+            if bridged is not None:
+                found = [int(id_) for id_ in bridged.token_ids]
+                if first_difference(old, found) is not None:
+                    changed.append(found)
+                elif self._carries(found[len(old) :], told):
+                    yield found
+            delta = self._delta(old, shown)
+            if delta is not None and self._carries(delta, told):
+                yield old + delta
+        yield from changed
+
+    def _carries(self, added: Sequence[int], messages: Sequence[ChatMessage]) -> bool:
+        """Whether what was added holds what was said, as far as words that no template spells otherwise can tell."""
+        text = self.tokenizer.decode(added)
+        longest = [max(_WORDS.findall(message.content), key=len, default="") for message in messages]
+        return all(word in text for word in longest)
 
     def _prompt(self, ids: list[int], began: str = "") -> Prompt:
         tail = self.tokenizer.decode(ids[-TAIL:]).rstrip()
@@ -216,8 +243,8 @@ class PackageRenderer:
         return ParsedTurn(found.content.strip(), (found.reasoning_content or "").strip(), items, in_thought=not found.reasoning_complete)
 
     def _is_thought(self, span: tuple[int, int] | None, ids: Sequence[int]) -> bool:
-        """Whether a call stands before the tag that ends the thoughts. One in a thought that is not closed is the family's to judge: in some
-        of them a call ends the thought."""
+        """Whether a call stands before the tag that ends the thoughts. One in a thought that is not closed is the family's to judge: in
+        some of them a call ends the thought."""
         return span is not None and self._markup.get(chatml.THINK_CLOSE) in ids[span[1] :]
 
 

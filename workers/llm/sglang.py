@@ -21,7 +21,7 @@ from pipeline.messages import Sampling
 from workers.llm import sglang_wire as bodies
 from workers.llm.backend import Caps, Echo, GenRequest
 from workers.llm.vllm import choose_model
-from workers.llm.wire import Answer, Body
+from workers.llm.wire import Answer, Body, with_spans_as_found
 
 GENERATE, ABORT = "/generate", "/abort_request"
 SCORED_IDS = [1, 2, 3, 4]
@@ -49,7 +49,7 @@ class SglangWire:
 
     def read(self, payload: object, request: GenRequest, name: str) -> Answer:
         """The checked answer."""
-        return bodies.parse_generate(payload, request, name, self.caps.echo)
+        return with_spans_as_found(bodies.parse_generate(payload, request, name, self.caps.echo), self.caps)
 
     async def abort(self, names: Sequence[str]) -> None:
         """End calls, each by a request of its own, all at once."""

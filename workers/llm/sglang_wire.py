@@ -96,12 +96,17 @@ def parse_generate(payload: object, request: GenRequest, name: str, echo: Echo) 
         output_ids=ids,
         logprobs=logprobs_of(meta.get("output_token_logprobs"), ids),
         finish=validate.check_finish(finish, len(ids), request.max_tokens),
-        stop_reason=matched if isinstance(matched, str) or matched in request.stop_token_ids else None,
+        stop_reason=_stop_reason(validate.check_stop_reason(matched, ids, request.stop), request),
         spans=None if meta.get("weight_versions") is None else validate.check_spans(meta["weight_versions"], len(ids)),
         cached_tokens=_count(meta.get("cached_tokens")),
         request_id=wire_id(name),
         shape="triples",
     )
+
+
+def _stop_reason(matched: int | str | None, request: GenRequest) -> int | str | None:
+    """What ended the answer, unless that is the model's own end token."""
+    return matched if isinstance(matched, str) or matched in request.stop_token_ids else None
 
 
 def _single_answer(payload: object) -> tuple[Body, Body]:

@@ -19,7 +19,7 @@ from pipeline.engines.exchange import ABSENT, Exchange, together
 from pipeline.messages import Sampling
 from workers.llm import vllm_wire as bodies
 from workers.llm.backend import Caps, GenRequest
-from workers.llm.wire import Answer, Body
+from workers.llm.wire import Answer, Body, with_spans_as_found
 
 GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
 ABORT_PATHS = ("/inference/v1/abort_requests", "/abort_requests")
@@ -52,10 +52,7 @@ class VllmWire:
     def read(self, payload: object, request: GenRequest, name: str) -> Answer:
         """The checked answer."""
         parse = bodies.parse_generate if self.endpoint == "generate" else bodies.parse_completions
-        answer = parse(payload, request, name)
-        if answer.spans is None and answer.output_ids and self.caps.has_spans:
-            raise InvalidResponse("spans", "the server said which weights sampled before, and does not now")
-        return answer
+        return with_spans_as_found(parse(payload, request, name), self.caps)
 
     async def abort(self, names: Sequence[str]) -> None:
         """End calls, all by one request."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pipeline.engines.errors import InvalidResponse
 from workers.llm.backend import Caps, Finish, GenRequest, LogprobsShape, Span
 
 Body = dict[str, Any]
@@ -29,6 +30,17 @@ class Answer:
     cached_tokens: int | None
     request_id: str
     shape: LogprobsShape
+
+
+def with_spans_as_found(answer: Answer, caps: Caps) -> Answer:
+    """The answer, when it has spans wherever its server does.
+
+    Raises:
+        InvalidResponse: the tokens' versions were left out; nobody else knows them.
+    """
+    if answer.spans is None and answer.output_ids and caps.has_spans:
+        raise InvalidResponse("spans", "the server said which weights sampled before, and does not now")
+    return answer
 
 
 class EngineFailed(Exception):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from pipeline.engines import InvalidResponse, Refused, Retryable
 from pipeline.testing.wait import wait_until
-from tests.contract.llm.conftest import PROBLEMS, ScriptedPair, a_request, scripted
+from tests.contract.llm.conftest import PROBLEMS, PROMPT, ScriptedPair, a_request, scripted
 from workers.llm import connect_backend
 from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
+from workers.llm.scripted.distribution import token_logprobs
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,37 @@ async def test_the_wire_is_found_by_trying(options: ServerOptions, expected: tup
     assert (caps.endpoint, caps.logprobs_shape, caps.has_spans, caps.abort_path, caps.rejects_while_paused) == expected
     assert (caps.model, caps.max_model_len) == (options.model, options.max_model_len)
     assert (caps.reports_version, caps.can_pause) == (options.dev_mode, options.dev_mode)
+
+
+@pytest.mark.parametrize(
+    ("wire", "expected"), [("sglang-0.5", ("0.5.23", "triples", True, "ids")), ("sglang-0.5.10", ("0.5.10", "triples", False, "count"))]
+)
+async def test_sglang_is_found_by_asking_and_says_what_it_cannot_do(wire: str, expected: tuple[object, ...]) -> None:
+    options = ServerOptions(wire="sglang-0.5" if wire == "sglang-0.5" else "sglang-0.5.10")
+    async with ScriptedServer(options) as server, connect_backend(server.url) as client:
+        caps = await client.probe()
+        result = await client.generate(a_request(), timeout_s=10)
+
+    assert (caps.server_version, caps.logprobs_shape, caps.has_spans, caps.echo) == expected
+    assert (caps.kind, caps.endpoint, caps.model, caps.abort_path) == ("sglang", "sglang", options.model, "/abort_request")
+    assert (caps.reports_version, caps.can_pause, caps.rejects_while_paused, caps.aborts_while_paused) == (True, True, False, False)
+    assert caps.max_model_len < options.max_model_len  # it keeps some places for itself
+    assert result.version_source == ("spans" if caps.has_spans else "stamped")
+
+
+@pytest.mark.parametrize("mode", ["raw", "scaled"])
+async def test_the_kind_of_sglangs_logprobs_is_measured_at_two_temperatures(mode: str) -> None:
+    """They follow the temperature, unless the server's environment says otherwise, and nothing on the wire says which."""
+    options = ServerOptions(wire="sglang-0.5", logprobs_mode="raw" if mode == "raw" else "scaled")
+    async with ScriptedServer(options) as server, connect_backend(server.url) as client:
+        caps = await client.probe()
+        cut = replace(a_request().sampling, temperature=0.7, top_p=0.5)
+        result = await client.generate(a_request(sampling=cut), timeout_s=10)
+
+    plain = cut if mode == "raw" else replace(cut, top_p=1.0)  # scaled ones are of the whole vocabulary
+    labels = ["default"] * len(result.output_ids)
+    made = token_logprobs(PROMPT, result.output_ids, labels, plain, mode="raw" if mode == "raw" else "processed", vocab_size=1740)
+    assert (caps.logprobs_mode, result.logprobs) == (mode, made)
 
 
 @pytest.mark.parametrize("scale_out", [True, False])
@@ -107,13 +140,6 @@ async def test_nobody_at_the_address_may_be_tried_again() -> None:
             await client.probe()
         assert caught.value.reason == "unreachable"
         assert not (await client.control.health()).alive
-
-
-async def test_an_idle_connection_that_the_server_closes_costs_no_call() -> None:
-    async with ScriptedServer(ServerOptions(keepalive_s=0.05)) as server, connect_backend(server.url) as client:
-        for number in range(5):
-            await client.generate(a_request(f"job.{number}"), timeout_s=10)
-            await wait_until(lambda: not server.connections, "the server has closed the idle connection")
 
 
 async def test_weights_swapped_under_a_cached_prefix_show_in_the_logprobs_unless_the_salt_tells_them_apart(newest: ScriptedPair) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import redis
 
+from pipeline.inference_pool import read_places
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
@@ -54,6 +55,19 @@ class RunLook:
     """Open ones."""
     contact_s: float
     """Since its trainer gave a sign."""
+    places: int
+    """Jobs that may call the model, over all RUN workers and models; 0 = no worker says."""
+    places_bound: int
+    """As many as ops allow there."""
+    held: int
+    """Jobs at RUN workers that wait for a place (`docs/adr/0015-adaptive-concurrency.md`)."""
+
+    @property
+    def places_text(self) -> str:
+        """Where fewer jobs may call the model than ops allow."""
+        if not self.held and self.places >= self.places_bound:
+            return ""
+        return f"model places {self.places} of {self.places_bound}, {self.held} jobs held"
 
 
 @dataclass(slots=True)
@@ -122,6 +136,8 @@ async def look_at_run(client: AsyncClient, keys: Keys, name: str) -> RunLook | N
     fields = texts(await ask(client, "HGETALL", keys.run(name)))
     if "inc" not in fields:
         return None
+    now_ms = await redis_now_ms(client)
+    places = (await read_places(client, keys.pool, name, now_ms)).values()
     waiting = 0
     for capability in {"none", *(word.decode() for word in await ask(client, "SMEMBERS", keys.key("classes")))}:
         waiting += int(await ask(client, "ZCARD", keys.queue(name, capability)))
@@ -141,7 +157,10 @@ async def look_at_run(client: AsyncClient, keys: Keys, name: str) -> RunLook | N
         tokens=tokens_by_fate(fields),
         shortage=fields.get("short", ""),
         steps=tuple(step for step in await read_steps(client, keys, name, fields, last=0) if step.is_open),
-        contact_s=max(0.0, (await redis_now_ms(client) - int(fields.get("contact", 0))) / 1000),
+        contact_s=max(0.0, (now_ms - int(fields.get("contact", 0))) / 1000),
+        places=sum(said.limit for said in places),
+        places_bound=sum(said.bound for said in places),
+        held=sum(said.held for said in places),
     )
 
 

@@ -103,7 +103,7 @@ def _counts(report: RunReport) -> list[Text]:
     lines = {
         "groups": [f"{run.groups_in_flight} in flight", f"{report.parked} parked", *groups],
         "prompts": [f"{run.reserve} in reserve", *prompts],
-        "jobs": [f"{name} {count:,}" for name, count in run.outcomes.items()] or ["none ended"],
+        "jobs": [*([f"{name} {count:,}" for name, count in run.outcomes.items()] or ["none ended"]), *filter(None, [run.places_text])],
         "tokens": shares(run.tokens) or ["none counted yet"],
     }
     return [Text.assemble((f"{name:9s}", "bold"), " · ".join(words)) for name, words in lines.items()]

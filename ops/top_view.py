@@ -40,6 +40,8 @@ def _run_lines(runs: Sequence[RunLook]) -> list[Text]:
         lines.append(Text(f"run {run.name}  {run.state}  {counts}  {ended}{about}"))
         if run.tokens:
             lines.append(Text("  tokens: " + " · ".join(shares(run.tokens))))
+        if run.places_text:
+            lines.append(Text(f"  {run.places_text}"))
         for step in run.steps:
             dots = "●" * step.accepted + "○" * max(0, step.target - step.accepted) if step.target <= 64 else ""
             lines.append(Text(f"  step {step.index}: {step.accepted} of {step.target} groups of {step.n}  {dots}"))

@@ -139,6 +139,11 @@ class Keys:
         """The keys of the inference pool of a namespace."""
         return cls(f"{{{namespace}:pool}}")
 
+    @property
+    def pool(self) -> Keys:
+        """The keys of the inference pool beside this shard."""
+        return self.of_pool(self.tag[1:-1].rpartition(":")[0])
+
     def key(self, *parts: str | int) -> str:
         """Any key: the tag and the parts, joined by colons."""
         return ":".join((self.tag, *map(str, parts)))

@@ -47,6 +47,7 @@ WORKER_POINTS = {
     "pool_due": Stage.RUN,
     "pool_looked": Stage.RUN,
     "pool_report": Stage.RUN,
+    "pool_places": Stage.RUN,
     "renew": Stage.RUN,
     "beat_node": Stage.RUN,
     "check_layout": Stage.RUN,

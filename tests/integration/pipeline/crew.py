@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from pipeline import codec
-from pipeline.attempts import End, HandedOff, JobControl, Settled, Work
+from pipeline.attempts import End, HandedOff, JobControl, Settled, Slots, Work
 from pipeline.keys import Keys, shard_of
 from pipeline.messages import JobTemplate, Outcome, Settlement, Stage
 from pipeline.process import Member, Shutdown, serve_stage
@@ -138,10 +138,12 @@ class Crew:
         url: str = "",
         capabilities: Sequence[str] = ("none",),
         settings: QueueSettings | None = None,
+        room: Slots | None = None,
     ) -> Running:
         """A member begins to serve.
 
         Args:
+            room: its slots, where they change.
             url: its way to Redis; default: the direct one.
         """
         settings = settings or self.settings
@@ -151,7 +153,7 @@ class Crew:
         self._stack.push_async_callback(client.aclose)
         member = Member(stage=stage, node=node, slots=slots, grace_s=grace_s, epoch=epoch, capabilities=tuple(capabilities))
         shutdown = Shutdown()
-        task = asyncio.create_task(serve_stage(settings, member, client, shutdown, lambda _, __: work), name=member.consumer)
+        task = asyncio.create_task(serve_stage(settings, member, client, shutdown, lambda _, __: work, slots=room), name=member.consumer)
         running = Running(member, shutdown, task)
         self.members.append(running)
         return running

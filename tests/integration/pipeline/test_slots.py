@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.attempts import Slots
 from pipeline.messages import Stage
 from pipeline.redis_client import ask
 from pipeline.settings import QueueSettings
@@ -81,3 +82,29 @@ async def test_a_full_worker_claims_nothing(crew: Crew) -> None:
 
     await wait_until(went_on, "the other worker did the rest")
     assert len(work.begun) == 2
+
+
+async def test_a_worker_that_is_allowed_fewer_jobs_than_it_has_keeps_them_and_claims_none(crew: Crew) -> None:
+    """Its limit fell. When it is allowed more it claims at once, not at the end of some wait."""
+    await crew.add(6)
+    allowed = 3
+    room = Slots(4, lambda: allowed)
+    work = HeldWork()
+    crew.start(Stage.INIT, work, slots=4, room=room)
+    await wait_until(lambda: len(work.running) == 3, "as many as are allowed")
+
+    allowed = 1
+    assert room.free == 0
+    first = next(iter(work.running.values()))
+    first.verdict("user")
+    await wait_until(lambda: len(work.running) == 2, "one of them has ended")
+    assert len(await crew.pending()) == 2
+
+    allowed = 9
+    room.changed()
+
+    await wait_until(lambda: len(work.running) == 4, "all slots work")
+    work.may_end.set()
+    outcomes = [record["out"] for record in await crew.results(6)]
+    assert sorted(outcomes) == ["cancelled"] + ["ok"] * 5
+    assert work.most == 4

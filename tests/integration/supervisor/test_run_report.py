@@ -11,6 +11,8 @@ from rich.console import Console
 from ops.look import look, look_at_run
 from ops.run_report import UnknownRun, report_on
 from ops.run_view import report_page, runs_table
+from ops.top_view import screen
+from pipeline.inference_pool import PlacesOf, PoolPlaces
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
@@ -127,3 +129,16 @@ async def test_a_run_that_nobody_knows_is_said_so(client: AsyncClient, keys: Key
     assert await look_at_run(client, keys, "nobody") is None
     with pytest.raises(UnknownRun, match="rollstream run list"):
         await report_on(client, settings, keys, "nobody")
+
+
+async def test_a_limit_below_what_ops_allow_is_shown(fleet: Fleet, client: AsyncClient, keys: Keys, settings: QueueSettings) -> None:
+    """A run whose model servers are under pressure looked like one with idle slots."""
+    await a_run_with_a_history(fleet)
+    pool = PoolPlaces(client, settings.namespace)
+    await pool.say(RUN, "", "run-n1-0", PlacesOf(limit=32, bound=32, acting=9, held=0))
+    assert "places" not in printed(screen(await look(client, settings)))
+
+    await pool.say(RUN, "", "run-n2-0", PlacesOf(limit=10, bound=32, acting=10, held=3))
+
+    assert "model places 42 of 64, 3 jobs held" in printed(screen(await look(client, settings)))
+    assert "model places 42 of 64, 3 jobs held" in printed(report_page(await report_on(client, settings, keys, RUN)))

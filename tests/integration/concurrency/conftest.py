@@ -1,0 +1,3 @@
+from tests.integration.stages.conftest import fleet
+
+__all__ = ["fleet"]

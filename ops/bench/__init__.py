@@ -27,6 +27,7 @@ BENCHMARKS = {
     "dapo": Benchmark("ops.bench.dapo_bench", "what the supervisor does to the data and what it costs, against generate-filter-repeat"),
     "cancel": Benchmark("ops.bench.cancel_bench", "how fast a cancel of 256 running jobs is"),
     "concurrency": Benchmark("ops.bench.concurrency_bench", "adaptive concurrency against fixed slots, on modelled engines"),
+    "routing": Benchmark("ops.bench.routing_bench", "which server a job gets, against other policies, on modelled servers"),
     "leases": Benchmark("ops.bench.leases_bench", "the cost of keeping 10,000 leases"),
     "memory": Benchmark("ops.bench.memory_bench", "what 20,000 acknowledged jobs leave in Redis"),
 }

@@ -26,8 +26,7 @@ from pipeline.scripts.replies import text
 from pipeline.scripts.runner import Arg, ScriptRunner
 
 LAX = 1250
-"""A server has room for another member of a group that it has while its load is at most so many thousandths of the mean, and one more.
-Chosen by `rollstream bench routing`."""
+"""Chosen by `rollstream bench routing`."""
 MAX_BATCH = 64
 """Jobs or calls a script."""
 _REFUSALS: tuple[str, ...] = get_args(BeginRefusal)
@@ -38,13 +37,15 @@ class InferencePool:
 
     Args:
         lease_s: of assignments; load and calls in flight of a process that died go with it.
+        lax: room for members of a group at a server that has some: thousandths of the mean load, and one more.
     """
 
-    def __init__(self, client: AsyncClient, namespace: str, *, lease_s: float) -> None:
+    def __init__(self, client: AsyncClient, namespace: str, *, lease_s: float, lax: int = LAX) -> None:
         self._client = client
         self._keys = Keys.of_pool(namespace)
         self._script = ScriptRunner(client, self._keys)
         self._lease_ms = int(lease_s * 1000)
+        self._lax = lax
 
     # ---- servers
 
@@ -110,7 +111,7 @@ class InferencePool:
         words: list[Arg] = []
         for one in wanted:
             words += [one.holder, one.model, one.group, "" if one.pin is None else one.pin]
-        reply = await self._script("pool_assign", run, self._lease_ms, LAX, len(avoid), *avoid, *words)
+        reply = await self._script("pool_assign", run, self._lease_ms, self._lax, len(avoid), *avoid, *words)
         pairs = zip(wanted, reply[::2], reply[1::2], strict=True)
         return [Assignment(run, text(url), text(word), one.holder) if url else cast(NoServer, text(word)) for one, url, word in pairs]
 

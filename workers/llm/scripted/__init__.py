@@ -1,4 +1,4 @@
-"""A scripted inference server: vLLM's wire, a seeded policy, no GPU. A stand-in whose rewards say nothing of a model.
+"""A scripted inference server: the wires of vLLM and SGLang, a seeded policy, no GPU. A stand-in whose rewards say nothing of a model.
 
 ScriptedServer   `async with ScriptedServer(...) as server:` in process; `python -m workers.llm.scripted` as a process
 ServerOptions, Latency, PolicyOptions

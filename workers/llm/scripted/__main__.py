@@ -31,7 +31,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     server, latency, policy = ServerOptions(), Latency(), PolicyOptions()
     parser = argparse.ArgumentParser(
         prog="python -m workers.llm.scripted",
-        description="An inference server that speaks vLLM's wire and says what a script says. Its rewards say nothing of a model.",
+        description="Speaks vLLM's wire or SGLang's and says what a script says. Its rewards say nothing of a model.",
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1")

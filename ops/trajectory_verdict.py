@@ -138,7 +138,7 @@ class Check:
 
 def _bias(turn: Turn) -> str:
     match turn.logprobs_mode:
-        case "raw" | "processed" as mode:
+        case "raw" | "scaled" | "processed" as mode:
             return ratio_bias(mode, turn.sampling)
         case _:
             return ""  # a fault, and told as one

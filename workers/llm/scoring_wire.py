@@ -1,4 +1,4 @@
-"""How vLLM is asked for the logprobs of given tokens, as pure functions, on both of its wires.
+"""How a server is asked for the logprobs of given tokens, as pure functions.
 
 Two questions, since vLLM has two answers:
 
@@ -7,48 +7,46 @@ Two questions, since vLLM has two answers:
     a token at the end      `logprob_token_ids` with `max_tokens: 1`: the logprob of that token under the sampling of the call, in the
                             server's mode, whatever is sampled beside it. One call a token, against any vocabulary.
 
-Traps: `logprobs` must equal the number of `logprob_token_ids`, and no more entries than that come back on the ids wire, the sampled token
-first; so the token is asked for twice. vLLM writes -9999 for a probability of 0.
+SGLang answers the second (`token_ids_logprob`).
+
+Traps: vLLM's `logprobs` must equal the number of `logprob_token_ids`, and no more entries than that come back on the ids wire, the sampled
+token first; so the token is asked for twice. vLLM writes -9999 for a probability of 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Literal
 
 from pipeline.engines.errors import InvalidResponse
 from pipeline.messages import Sampling
-from workers.llm import validate
-from workers.llm.backend import GenRequest
+from workers.llm import sglang_wire, validate
+from workers.llm.backend import Caps, GenRequest
 from workers.llm.validate import HIGHEST_LOGPROB, LOWEST_LOGPROB
 from workers.llm.vllm_wire import TOKEN_TEXT_PREFIX, completions_body, generate_body
 from workers.llm.wire import Body
 
-Wire = Literal["generate", "completions"]
-PATHS: dict[Wire, str] = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
-BodyOf = Callable[[str], Body]
-"""The body of a call under a request id."""
+PATHS = {"generate": "/inference/v1/generate", "completions": "/v1/completions", "sglang": "/generate"}
+"""By the endpoint of the server."""
 
 
-def prompt_body(wire: Wire, ids: list[int], request_id: str, model: str, salt: str) -> Body:
-    """Asks for the raw logprobs of the tokens of a prompt."""
-    request = GenRequest(request_id=request_id, prompt_ids=ids, sampling=Sampling(), max_tokens=1, seed=0, cache_salt=salt)
-    if wire == "generate":
-        body = generate_body(request, request_id, model)
+def prompt_body(caps: Caps, ids: list[int], name: str, salt: str) -> Body:
+    """Asks a vLLM for the raw logprobs of the tokens of a prompt."""
+    request = _request(ids, Sampling(), name, salt)
+    if caps.endpoint == "generate":
+        body = generate_body(request, name, caps.model)
         body["sampling_params"]["prompt_logprobs"] = 0
         return body
-    return {**completions_body(request, request_id, model), "prompt_logprobs": 0}
+    return {**completions_body(request, name, caps.model), "prompt_logprobs": 0}
 
 
-def read_prompt(wire: Wire, payload: object, ids: list[int]) -> list[float]:
+def read_prompt(caps: Caps, payload: object, ids: list[int]) -> list[float]:
     """Logprobs of the tokens of the prompt but the first, nats; -inf where the server gives no probability.
 
     Raises:
         InvalidResponse
     """
     top, choice = _single_choice(payload)
-    where = top if wire == "generate" else choice
+    where = top if caps.endpoint == "generate" else choice
     validate.check_echo(ids, where.get("prompt_token_ids"))
     entries = where.get("prompt_logprobs")
     if not isinstance(entries, list) or len(entries) != len(ids):
@@ -62,32 +60,45 @@ def read_prompt(wire: Wire, payload: object, ids: list[int]) -> list[float]:
     return found
 
 
-def token_body(wire: Wire, ids: list[int], token: int, sampling: Sampling, request_id: str, model: str, salt: str) -> Body:
-    """Asks for the logprob of one token behind some ids, under the sampling of its turn."""
-    request = GenRequest(request_id=request_id, prompt_ids=ids, sampling=sampling, max_tokens=1, seed=0, cache_salt=salt)
+def token_body(caps: Caps, ids: list[int], token: int, sampling: Sampling, name: str, salt: str) -> Body:
+    """Asks for the logprob of one token behind some ids, under a sampling."""
+    request = _request(ids, sampling, name, salt)
     asked = {"logprobs": 2, "logprob_token_ids": [token, token]}
-    if wire == "generate":
-        body = generate_body(request, request_id, model)
-        body["sampling_params"].update(asked)
-        return body
-    return {**completions_body(request, request_id, model), **asked}
+    match caps.endpoint:
+        case "sglang":
+            return {**sglang_wire.generate_body(request, name, caps.max_model_len), "token_ids_logprob": [token]}
+        case "generate":
+            body = generate_body(request, name, caps.model)
+            body["sampling_params"].update(asked)
+            return body
+        case "completions":
+            return {**completions_body(request, name, caps.model), **asked}
 
 
-def read_token(wire: Wire, payload: object, token: int) -> float:
+def read_token(caps: Caps, payload: object, token: int) -> float:
     """That logprob, nats; -inf where the sampling leaves the token no probability.
 
     Raises:
         InvalidResponse
     """
-    choice = _single_choice(payload)[1]
-    match (wire, choice.get("logprobs")):
-        case ("generate", {"content": [{"top_logprobs": [*tops]}]}):
+    if caps.endpoint == "sglang":
+        match payload:
+            case {"meta_info": {"output_token_ids_logprobs": [[[value, int(id_), *_]]]}} if id_ == token:
+                return _number(value, f"token {token}")
+        raise InvalidResponse("token_ids_logprob", f"expected a logprob of token {token}, got {payload!r:.200}")
+    logprobs = _single_choice(payload)[1].get("logprobs")
+    match logprobs:
+        case {"content": [{"top_logprobs": [*tops]}]}:
             for top in tops:
                 if isinstance(top, dict) and (top.get("token_id") == token or top.get("token") == f"{TOKEN_TEXT_PREFIX}{token}"):
                     return _number(top.get("logprob"), f"token {token}")
-        case ("completions", {"top_logprobs": [dict(named)]}) if f"{TOKEN_TEXT_PREFIX}{token}" in named:
+        case {"top_logprobs": [dict(named)]} if f"{TOKEN_TEXT_PREFIX}{token}" in named:
             return _number(named[f"{TOKEN_TEXT_PREFIX}{token}"], f"token {token}")
-    raise InvalidResponse("logprob_token_ids", f"expected a logprob of token {token}, got {choice.get('logprobs')!r:.200}")
+    raise InvalidResponse("logprob_token_ids", f"expected a logprob of token {token}, got {logprobs!r:.200}")
+
+
+def _request(ids: list[int], sampling: Sampling, name: str, salt: str) -> GenRequest:
+    return GenRequest(request_id=name, prompt_ids=ids, sampling=sampling, max_tokens=1, seed=0, cache_salt=salt)
 
 
 def _single_choice(payload: object) -> tuple[Body, Body]:

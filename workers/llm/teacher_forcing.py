@@ -2,16 +2,18 @@
 
 The recomputed logprob must be of the distribution that the recorded one is of:
 
-    the turn's mode        what is asked (`scoring_wire.py`)
-    raw                    the logprobs of the prompt's tokens, which no sampling touches: one call a segment
-    processed, and the     the same: temperature 1 and nothing cut leave the distribution as it is
-      sampling is plain
-    processed otherwise    one call a token, with the turn's temperature, top-p, top-k and min-p, of a server in processed mode
+    the turn's mode   of which distribution its logprobs are     how it is asked for (`scoring_wire.py`)
+    raw               the model's own                            as a prompt's tokens, one call a segment
+    scaled            after temperature                          one call a token with that temperature, in mode scaled or processed
+    processed         after temperature, top-p, top-k, min-p     one call a token with all of them, in mode processed
+
+At temperature 1 and with nothing cut all three are the model's own, and so they are when sampling was greedy. SGLang is asked one token a
+call throughout.
 
 Only tokens of spans whose version is the one that the server holds are compared; its label is asked before and after. Not comparable,
-and counted as such: other versions; penalties in processed mode, which depend on what was sampled in the call; a processed turn at a
-server in raw mode; the last token of a context that is full. Prefix caches are not trusted: what asks for a prompt's tokens reads none,
-and the rest has a salt of its own.
+and counted as such: other versions; penalties, raw mode apart, since they depend on what was sampled in the call; a distribution that the
+server's mode does not show; the last token of a context that is full. Prefix caches are not trusted: what asks for a prompt's tokens reads
+none, and the rest has a salt of its own.
 
 Legend for array shapes: T tokens of one segment.
 """
@@ -22,9 +24,9 @@ import asyncio
 import math
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -36,6 +38,7 @@ from workers.llm import scoring_wire as wire
 from workers.llm.backend import Caps
 from workers.llm.connect import connect_backend
 from workers.llm.logprob_distance import F64, Distances
+from workers.llm.wire import Body
 
 CALL_TIMEOUT_S = 300.0
 TRIES = 4
@@ -119,16 +122,16 @@ class TeacherForcing:
 
         async def segment_at_once(index: int, places: list[int]) -> None:
             ids = trajectory.segments[index].token_ids[: places[-1] + 1].tolist()
-            found = await self._ask(lambda name: wire.prompt_body(_wire(caps), ids, name, caps.model, self._salt))
-            logprobs = wire.read_prompt(_wire(caps), found, ids)
+            found = await self._ask(caps, lambda name: wire.prompt_body(caps, ids, name, self._salt))
+            logprobs = wire.read_prompt(caps, found, ids)
             for place in places:
                 logprobs_T[index][place] = logprobs[place - 1]
 
         async def one_token(index: int, place: int, sampling: Sampling) -> None:
             ids = trajectory.segments[index].token_ids[: place + 1].tolist()
             *before, token = ids
-            found = await self._ask(lambda name: wire.token_body(_wire(caps), before, token, sampling, name, caps.model, self._salt))
-            logprobs_T[index][place] = wire.read_token(_wire(caps), found, token)
+            found = await self._ask(caps, lambda name: wire.token_body(caps, before, token, sampling, name, self._salt))
+            logprobs_T[index][place] = wire.read_token(caps, found, token)
 
         try:
             async with asyncio.TaskGroup() as asking:
@@ -142,11 +145,11 @@ class TeacherForcing:
             raise VersionMoved(self._backend.url, version, after)
         return Recomputed(logprobs_T=logprobs_T, skipped=skipped)
 
-    async def _ask(self, body: wire.BodyOf) -> object:
-        path = wire.PATHS[_wire(await self.caps())]
+    async def _ask(self, caps: Caps, body: Callable[[str], Body]) -> object:
+        path = wire.PATHS[caps.endpoint]
         for tries in range(1, TRIES + 1):
-            self._number += 1
             async with self._calls:
+                self._number += 1  # no await from here to the name: two calls of one name would be refused
                 try:
                     return await self._http.post(path, body(f"{self._salt}-{self._number}"), timeout_s=CALL_TIMEOUT_S)
                 except ModelError as error:
@@ -194,7 +197,7 @@ def _plan(
     for turn in trajectory.turns:
         if turn.end == turn.start:
             continue
-        way = _way(turn, caps)
+        way, sampling = _way(turn, caps)
         comparable = np.zeros(turn.end, dtype=bool)
         for span in trajectory.segments[turn.segment].versions:
             if holds(version, span.version):
@@ -207,31 +210,34 @@ def _plan(
             elif way == AT_ONCE:
                 whole.setdefault(turn.segment, []).append(place)
             elif way == ONE_BY_ONE:
-                single.append((turn.segment, place, turn.sampling))
+                single.append((turn.segment, place, sampling))
             else:
                 skipped[way] += 1
     return whole, single, skipped
 
 
 AT_ONCE, ONE_BY_ONE = "at once", "one by one"
+PLAIN = Sampling(max_tokens=1)
+"""Leaves the model's distribution as it is."""
 
 
-def _way(turn: Turn, caps: Caps) -> str:
-    """How the logprobs of a turn are asked for, or why they cannot be."""
-    sampling = turn.sampling
-    if turn.logprobs_mode == "raw":
-        return AT_ONCE
-    if sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0:
-        return "processed with penalties"
-    if sampling.temperature == 1.0 and sampling.top_p == 1.0 and not sampling.top_k and not sampling.min_p:
-        return AT_ONCE
-    return ONE_BY_ONE if caps.logprobs_mode == "processed" else "processed, and the server says raw ones"
-
-
-def _wire(caps: Caps) -> wire.Wire:
-    if caps.endpoint == "generate" or caps.endpoint == "completions":
-        return caps.endpoint
-    raise InvalidResponse("endpoint", f"logprobs of given tokens are asked of vLLM's wires, not of {caps.endpoint}")
+def _way(turn: Turn, caps: Caps) -> tuple[str, Sampling]:
+    """How the logprobs of a turn are asked for, or why they cannot be; and the sampling to ask with."""
+    mode, sampling = turn.logprobs_mode, replace(turn.sampling, max_tokens=1)
+    if mode == "raw":
+        sampling = PLAIN
+    elif sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0:
+        return f"{mode} with penalties", sampling
+    elif sampling.temperature == 0:
+        sampling = PLAIN
+    elif mode == "scaled":
+        sampling = replace(PLAIN, temperature=sampling.temperature)
+    if sampling == PLAIN:
+        return (ONE_BY_ONE if caps.endpoint == "sglang" else AT_ONCE), sampling
+    is_cut = sampling != replace(PLAIN, temperature=sampling.temperature)
+    if caps.logprobs_mode == "processed" or (caps.logprobs_mode == "scaled" and not is_cut):
+        return ONE_BY_ONE, sampling
+    return f"{mode}, and the server says {caps.logprobs_mode} ones", sampling
 
 
 def _first_of(errors: BaseExceptionGroup[ModelError]) -> ModelError:

@@ -13,18 +13,21 @@ import pytest
 from pipeline.engines import Refused
 from pipeline.messages import Sampling
 from pipeline.testing.wait import wait_until
-from tests.recorded_trajectories import PROBLEMS, record, several
+from tests.recorded_trajectories import CUT_OFF, PROBLEMS, record, several
 from workers.agent.invariants import faults_of
 from workers.llm import HttpBackend, connect_backend
+from workers.llm.backend import LogprobsMode
 from workers.llm.logprob_distance import TOLERANCES, beyond, summary_of
 from workers.llm.scripted import ScriptedServer, ServerOptions
 from workers.llm.teacher_forcing import TeacherForcing, VersionMoved, distances, holds
 
-WIRES = {
-    "generate-0.32": ServerOptions(wire="0.32"),
-    "generate-0.31": ServerOptions(wire="0.31"),
-    "completions-0.33": ServerOptions(wire="0.33", scale_out=False),
+WIRES: dict[str, tuple[ServerOptions, tuple[LogprobsMode, ...]]] = {
+    "generate-0.32": (ServerOptions(wire="0.32"), ("raw", "processed")),
+    "generate-0.31": (ServerOptions(wire="0.31"), ("raw", "processed")),
+    "completions-0.33": (ServerOptions(wire="0.33", scale_out=False), ("raw", "processed")),
+    "sglang-0.5": (ServerOptions(wire="sglang-0.5"), ("raw", "scaled")),
 }
+"""What can be asked, and the modes that its engine has."""
 PLAIN = Sampling()
 WARM = Sampling(temperature=0.7, top_p=0.9)
 """What a recomputation must apply; top-k and min-p beside it."""
@@ -33,6 +36,7 @@ SAMPLINGS = {
     "warm": WARM,
     "top-k": Sampling(temperature=1.3, top_k=5),
     "min-p": Sampling(min_p=0.1),
+    "greedy": Sampling(temperature=0.0),
     "penalties": Sampling(presence_penalty=0.5),
 }
 
@@ -50,13 +54,12 @@ async def a_server(options: ServerOptions | None = None) -> AsyncIterator[tuple[
         yield server, backend, forcing
 
 
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("mode", ["raw", "processed"])
-@pytest.mark.parametrize("sampling", ["plain", "warm", "top-k", "min-p"])
-async def test_what_was_recorded_is_what_the_server_gives_again(wire: str, mode: str, sampling: str) -> None:
-    options = replace(WIRES[wire], logprobs_mode=mode)  # type: ignore[arg-type]  # one of the two
-    async with a_server(options) as (_, backend, forcing):
-        for trajectory in await several(backend, 5, sampling=SAMPLINGS[sampling]):
+@pytest.mark.parametrize(("wire", "mode"), [(wire, mode) for wire, (_, modes) in WIRES.items() for mode in modes])
+@pytest.mark.parametrize("sampling", ["plain", "warm", "top-k", "min-p", "greedy"])
+async def test_what_was_recorded_is_what_the_server_gives_again(wire: str, mode: LogprobsMode, sampling: str) -> None:
+    async with a_server(replace(WIRES[wire][0], logprobs_mode=mode)) as (_, backend, forcing):
+        short = replace(SAMPLINGS[sampling], max_tokens=24)
+        for trajectory in await several(backend, 2, sampling=short, settings=CUT_OFF):
             assert faults_of(trajectory) == []
 
             found = distances(trajectory, recomputed := await forcing.recompute(trajectory))

@@ -1,7 +1,7 @@
 """What a training process imports: connect to a run, feed prompts, take steps or single results, ack them.
 
 connecting      connect, connect_blocking, Run
-what to do      StepRequest, JobRequest, ValidationRequest, SamplingRequest, LimitsRequest
+what to do      StepRequest, JobRequest, ValidationRequest, SamplingRequest, LimitsRequest, ChatRequest
 what comes      Step, Group, Result, Job, Validation, Estimate, RunStatistics
 from outside    Awaiting, HeldGroup, HeldMember, ReportAnswer
 weights         ServersToLoad, ServerToLoad
@@ -23,7 +23,7 @@ from trainer_client.shadowing import ShadowedPackage, refuse_shadows
 refuse_shadows(Path(__file__).resolve().parent.parent)
 
 from pipeline.inference_pool.pauses import PauseHeld, PauseLost  # noqa: E402  # after the check, which says why it fails
-from pipeline.requests import JobRequest, LimitsRequest, SamplingRequest  # noqa: E402
+from pipeline.requests import ChatRequest, JobRequest, LimitsRequest, SamplingRequest  # noqa: E402
 from pipeline.step_request import StepRequest  # noqa: E402
 from pipeline.validation_request import ValidationRequest  # noqa: E402
 from trainer_client.blocking import connect_blocking  # noqa: E402
@@ -44,6 +44,7 @@ from trainer_client.weight_update import ServersToLoad, ServerToLoad  # noqa: E4
 __all__ = [
     "Awaiting",
     "BodyMissing",
+    "ChatRequest",
     "ClientClosed",
     "Connection",
     "EnginesNotInstalled",

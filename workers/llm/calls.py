@@ -76,14 +76,15 @@ class Calls:
 
     async def close(self) -> None:
         """End calls in flight; those that can return what they have. The connections must be open until this returns."""
-        named = [(wire, name) for name, (wire, _) in self._in_flight.items() if wire.caps.abort_path]
         calls = [call for _, call in self._in_flight.values()]
+        can_return = {name: its for name, its in self._in_flight.items() if its[0].caps.abort_path}
         try:
             async with asyncio.timeout(END_CALL_TIMEOUT_S):
-                if named:
-                    await self._aborts(*named)
+                if can_return:
+                    await self._aborts(*((wire, name) for name, (wire, _) in can_return.items()))
                 await self._aborts.close()  # those of other processes' calls
-                await asyncio.gather(*(asyncio.shield(self._in_flight[name][1]) for _, name in named if name in self._in_flight))
+                if can_return:
+                    await asyncio.wait([call for _, call in can_return.values()])
         except (TimeoutError, ModelError):
             pass  # closing the connections aborts as well
         for call in calls:
@@ -120,7 +121,7 @@ class Calls:
 
     async def _end(self, wire: Wire, name: str, call: asyncio.Task[object]) -> None:
         try:
-            if wire.caps.abort_path:
+            if wire.caps.abort_path and not call.done():
                 async with asyncio.timeout(END_CALL_TIMEOUT_S):
                     await self._aborts((wire, name))
         except (TimeoutError, ModelError):

@@ -119,8 +119,9 @@ async def test_a_model_the_server_does_not_have_is_told_at_once() -> None:
             await client.probe()
 
 
-async def test_a_key_guards_generation() -> None:
-    async with ScriptedServer(ServerOptions(api_key="k1")) as server:
+@pytest.mark.parametrize("wire", ["0.32", "sglang-0.5"])
+async def test_a_key_guards_generation(wire: str) -> None:
+    async with ScriptedServer(ServerOptions(wire="sglang-0.5" if wire == "sglang-0.5" else "0.32", api_key="k1")) as server:
         async with connect_backend(server.url) as stranger:
             with pytest.raises(Refused) as caught:
                 await stranger.probe()

@@ -157,6 +157,28 @@ async def test_a_client_that_closes_leaves_no_call_at_the_server(wire: str) -> N
         assert server.engine.request_ids() == []
 
 
+@pytest.mark.parametrize("wire", ["0.32", "sglang-0.5"])
+async def test_a_client_may_be_closed_while_its_callers_are_cancelled(wire: str) -> None:
+    """A worker that is told twice to stop cancels its jobs and closes its clients at once: neither may trip over the other."""
+    options = ServerOptions(wire="sglang-0.5" if wire == "sglang-0.5" else "0.32")
+    async with ScriptedServer(options) as server:
+        async with connect_backend(server.url) as client:
+            await client.probe()
+            calls = [asyncio.create_task(client.generate(scripted(SCRIPT, f"job.{n}", delay_ms=20), timeout_s=30)) for n in range(6)]
+            await wait_until(lambda: server.engine.n_running == 6, "the calls run")
+            for call in calls[:3]:
+                call.cancel()
+            closing = asyncio.create_task(client.close())
+            await asyncio.sleep(0)
+            for call in calls[3:]:
+                call.cancel()
+            await closing
+
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(end) for end in ended} == {asyncio.CancelledError}
+        await wait_until(lambda: not server.engine.request_ids(), "the server has no call", timeout_s=2)
+
+
 async def test_a_server_of_another_kind_at_the_address_gets_its_own_wire(tmp_path: Path) -> None:
     """vLLM goes, SGLang comes, and no connection broke under our hands: the first call meets a route that is not there."""
     where = tmp_path / "llm.sock"

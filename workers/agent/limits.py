@@ -68,6 +68,11 @@ class ActiveTime:
         now = self._wait_began if self._waiting else self._monotonic()
         return self._limit_s - (now - self._since - self._waited_s)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it stands now."""
+        return self._waiting > 0
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """The time inside does not count. May be nested."""

@@ -1,0 +1,314 @@
+"""Keepers and ways of jobs on scripted servers of this process, which can be restarted, relabelled and asked what they run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from pipeline.inference_pool import InferencePool, PoolLooks, Server, why_waiting
+from pipeline.inference_pool.pauses import PoolPauses
+from pipeline.messages import Sampling
+from pipeline.redis_client import AsyncClient, command_client
+from pipeline.settings import QueueSettings
+from pipeline.testing import LossyProxy, PrivateServer, wait_until
+from workers.agent.limits import ActiveTime
+from workers.llm.backend import GenRequest
+from workers.llm.scripted.options import Latency, ServerOptions
+from workers.llm.scripted.server import ScriptedServer
+from workers.stages.model_servers import ModelServers
+from workers.stages.pool_keeper import PoolKeeper
+from workers.stages.pooled_backend import PooledBackend
+
+pytestmark = [pytest.mark.one_server, pytest.mark.timeout(60)]
+RUN, LEASE_S = "run1", 1.0
+FIRST, SECOND = f"{RUN}/1.1", f"{RUN}/1.2"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="rsk-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+async def pool(client: AsyncClient, settings: QueueSettings) -> InferencePool:
+    return InferencePool(client, settings.namespace, lease_s=LEASE_S)
+
+
+@pytest.fixture
+async def servers(pool: InferencePool) -> AsyncIterator[ModelServers]:
+    async with ModelServers(pool, lease_s=LEASE_S, first_suspicion_s=0.05) as servers:
+        yield servers
+
+
+@pytest.fixture
+def pauses(client: AsyncClient, settings: QueueSettings) -> PoolPauses:
+    return PoolPauses(client, settings.namespace)
+
+
+def a_server(folder: Path, name: str, *, per_token_s: float = 0.0) -> ScriptedServer:
+    return ScriptedServer(ServerOptions(latency=Latency(per_token_s=per_token_s, sigma=0.0)), socket_path=folder / name)
+
+
+@asynccontextmanager
+async def keeping(client: AsyncClient, settings: QueueSettings, servers: ModelServers, *, period_s: float = 0.1) -> AsyncIterator[None]:
+    """A keeper at work."""
+    stop = asyncio.Event()
+    keeper = PoolKeeper(PoolLooks(client, settings.namespace), servers.backend, period_s=period_s, round_s=0.02)
+    task = asyncio.create_task(keeper.run(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+def a_way(servers: ModelServers, job: str = f"{RUN}.e0-i0.0", active: ActiveTime | None = None) -> PooledBackend:
+    waiting = nullcontext if active is None else active.waiting
+    return servers.for_job(RUN, "", job, 1, gate=lambda: None, progress=lambda within_s: None, waiting=waiting)
+
+
+def a_call(name: str = "c1", tokens: int = 8) -> GenRequest:
+    return GenRequest(request_id=name, prompt_ids=list(range(5, 45)), sampling=Sampling(), max_tokens=tokens, seed=1)
+
+
+async def update(pauses: PoolPauses, label: str, *servers: ScriptedServer) -> None:
+    """A weight update, as far as the pool and the labels go."""
+    await pauses.take(RUN, 1, "t1", why="update", mode="keep", to=label, lease_s=30)
+    for server in servers:
+        server.engine.set_version(label)
+    await pauses.resume(RUN, "t1", label, label=label, labels={server.url: label for server in servers})
+
+
+async def standings(pool: InferencePool) -> list[str]:
+    return [server.standing for server in (await pool.state(RUN)).servers]
+
+
+async def test_an_answer_of_a_server_that_started_anew_between_two_looks_is_not_believed(
+    folder: Path, pool: InferencePool, servers: ModelServers, pauses: PoolPauses
+) -> None:
+    """It came back with the weights it was started with, and the pool took it for synced until somebody looked: a second of tokens of an old
+    policy under the label of the present."""
+    async with a_server(folder, "a") as one, a_server(folder, "b") as other, a_way(servers) as way:
+        await pool.attach(RUN, [Server(one.url), Server(other.url)])
+        await update(pauses, FIRST, one, other)
+        first = await way.generate(a_call(), timeout_s=20)
+        assert [span.version for span in first.spans] == ["1.1"], "without the name of the run"
+        its, others = (one, other) if first.server == one.url else (other, one)
+
+        its.restart()
+
+        second = await way.generate(a_call("c2"), timeout_s=20)
+        assert (second.server, [span.version for span in second.spans]) == (others.url, ["1.1"])
+        state = await pool.state(RUN)
+        assert {server.url: server.standing for server in state.servers} == {its.url: "unsynced", others.url: "up"}
+        assert (state.rerouted, way.told()["rerouted"]) == (1, 1)
+        assert state.lost_tokens == way.told()["lost_tokens"] > 0
+        assert sum(server.calls for server in state.servers) == 0
+
+
+async def test_tokens_on_both_sides_of_an_update_are_believed(
+    folder: Path, pool: InferencePool, servers: ModelServers, pauses: PoolPauses
+) -> None:
+    async with a_server(folder, "a", per_token_s=0.02) as server, a_way(servers) as way:
+        await pool.attach(RUN, [Server(server.url)])
+        await update(pauses, FIRST, server)
+        call = asyncio.create_task(way.generate(a_call(tokens=64), timeout_s=20))
+        await wait_until(lambda: server.engine.generation_tokens > 4 or call.done(), "it has sampled some")
+
+        await update(pauses, SECOND, server)
+
+        assert [span.version for span in (await call).spans] == ["1.1", "1.2"]
+
+
+async def test_a_process_that_is_cut_off_has_its_call_aborted_at_the_server_within_a_lease_and_a_second(
+    folder: Path, client: AsyncClient, settings: QueueSettings, redis_server: PrivateServer, pool: InferencePool, servers: ModelServers
+) -> None:
+    """Its connection to the server still stands: only an abort by id ends what it samples for nobody."""
+    loop = asyncio.get_running_loop()
+    async with a_server(folder, "a", per_token_s=5.0) as server:
+        await pool.attach(RUN, [Server(server.url)])
+        with LossyProxy(redis_server.socket) as proxy:
+            cut_client = command_client(settings.model_copy(update={"redis_url": proxy.url}))
+            async with ModelServers(InferencePool(cut_client, settings.namespace, lease_s=LEASE_S), lease_s=LEASE_S) as cut:
+                way = a_way(cut)
+                call = asyncio.create_task(way.generate(a_call(tokens=64), timeout_s=50))
+                await wait_until(lambda: len(server.engine.request_ids()) == 1 and server.engine.n_running == 1, "the call runs")
+                async with keeping(client, settings, servers, period_s=0.5):
+                    proxy.begin_outage()
+                    began_s = loop.time()
+                    await wait_until(lambda: not server.engine.request_ids(), "it was aborted", timeout_s=30)
+                    took_s = loop.time() - began_s
+                    assert (await pool.state(RUN)).aborted == 1
+                proxy.heal()
+                assert (await call).finish == "abort"
+                await way.leave()
+            await cut_client.aclose()
+    assert took_s < LEASE_S + 1.0 + 0.5, "half a second for a busy machine"
+
+
+async def test_a_server_that_does_not_answer_is_told_by_name_and_comes_back(
+    folder: Path, client: AsyncClient, settings: QueueSettings, pool: InferencePool, servers: ModelServers
+) -> None:
+    """It was waited for until the wall deadline, with nobody told."""
+    await pool.attach(RUN, [Server(f"unix:{folder / 'late'}")])
+    async with keeping(client, settings, servers), a_way(servers) as way:
+        call = asyncio.create_task(way.generate(a_call(), timeout_s=20))
+
+        async def is_down() -> bool:
+            return await standings(pool) == ["down"]
+
+        await wait_until(is_down, "two looks found nobody")
+        (why,) = why_waiting(await pool.state(RUN))
+        assert why.startswith(f"No synced server: unix:{folder / 'late'} is down since ")
+        assert "No such file or directory" in why
+        assert not call.done()
+
+        async with a_server(folder, "late") as server:
+            assert (await call).server == server.url
+            assert await standings(pool) == ["up"]
+
+
+async def test_a_refused_connection_and_one_look_make_a_server_down(
+    pool: InferencePool, client: AsyncClient, settings: QueueSettings
+) -> None:
+    """One node that is cut off takes a server from nobody: the look of another finds it well."""
+    looks = PoolLooks(client, settings.namespace)
+    await pool.attach(RUN, [Server("http://127.0.0.1:9")])
+    await looks.due()
+    await pool.report_refused(RUN, "http://127.0.0.1:9", "connection refused")
+    assert await standings(pool) == ["up"]
+    assert [look.url for look in await looks.due()] == ["http://127.0.0.1:9"], "it is looked at again at once"
+    async with ModelServers(pool, lease_s=LEASE_S) as servers, keeping(client, settings, servers):
+        await pool.report_refused(RUN, "http://127.0.0.1:9", "connection refused")
+
+        async def is_down() -> bool:
+            return await standings(pool) == ["down"]
+
+        await wait_until(is_down, "the look failed, too", timeout_s=20)
+
+
+async def test_an_engine_that_a_dead_trainer_left_paused_goes_on_when_its_label_is_proof(
+    folder: Path, client: AsyncClient, settings: QueueSettings, pool: InferencePool, servers: ModelServers, pauses: PoolPauses
+) -> None:
+    """And the calls frozen at one whose weights nobody knows are aborted, keep what they have, and go on elsewhere."""
+    async with a_server(folder, "a", per_token_s=0.05) as proven, a_server(folder, "b", per_token_s=0.05) as torn:
+        await pool.attach(RUN, [Server(proven.url), Server(torn.url)])
+        await update(pauses, FIRST, proven, torn)
+        ways = [a_way(servers, f"{RUN}.e0-i0.{number}") for number in range(2)]
+        calls = [asyncio.create_task(way.generate(a_call(f"c{number}", 40), timeout_s=30)) for number, way in enumerate(ways)]
+        await wait_until(lambda: proven.engine.generation_tokens > 2 and torn.engine.generation_tokens > 2, "both sample")
+
+        await pauses.take(RUN, 1, "t2", why="update", mode="keep", to=SECOND, lease_s=0.5)
+        for server in (proven, torn):
+            await server.engine.pause("keep", clear_cache=True)
+        torn.engine.set_version(f"{RUN}/updating-t2")
+        async with keeping(client, settings, servers):
+            results = [await call for call in calls]
+
+        assert sorted(result.finish for result in results) == ["abort", "length"]
+        assert {span.version for result in results for span in result.spans} == {"1.1"}
+        assert {server.url: server.standing for server in (await pool.state(RUN)).servers} == {proven.url: "up", torn.url: "unsynced"}
+        for way in ways:
+            await way.leave()
+
+
+async def test_the_time_of_a_call_stands_still_while_its_run_is_paused(
+    folder: Path, pool: InferencePool, servers: ModelServers, pauses: PoolPauses
+) -> None:
+    """An update of half a minute used up the time-out of every call that it froze, and a good part of their jobs' active time."""
+    active = ActiveTime(60.0)
+    async with a_server(folder, "a", per_token_s=0.02) as server, a_way(servers, active=active) as way:
+        await pool.attach(RUN, [Server(server.url)])
+        await update(pauses, FIRST, server)
+        call = asyncio.create_task(way.generate(a_call(tokens=64), timeout_s=2.5))
+        await wait_until(lambda: server.engine.generation_tokens > 1, "it samples")
+        await pauses.take(RUN, 1, "t2", why="update", mode="keep", to=SECOND, lease_s=30)
+        await server.engine.pause("keep", clear_cache=True)
+        await wait_until(lambda: active.is_waiting or call.done(), "its clock stands", timeout_s=10)
+        left_s = active.left_s
+        await asyncio.wait([call], timeout=3.0)  # longer than its time-out
+        assert not call.done()
+        assert active.left_s == left_s
+
+        await pauses.resume(RUN, "t2", "u2", label=SECOND, labels={server.url: FIRST})
+        server.engine.resume()
+
+        assert len((await call).output_ids) <= 64
+        assert active.left_s < left_s
+
+
+async def test_jobs_that_wait_are_woken_by_what_changed(
+    folder: Path, pool: InferencePool, servers: ModelServers, pauses: PoolPauses, client: AsyncClient
+) -> None:
+    """Hundreds of jobs wait for an update to end: one watcher asks Redis for all of them."""
+    async with a_server(folder, "a") as server:
+        await pool.attach(RUN, [Server(server.url)])
+        await update(pauses, FIRST, server)
+        await pauses.take(RUN, 1, "t2", why="update", mode="keep", to=SECOND, lease_s=30)
+        ways = [a_way(servers, f"{RUN}.e0-i0.{number}") for number in range(100)]
+        calls = [asyncio.create_task(way.generate(a_call(f"c{number}", 1), timeout_s=20)) for number, way in enumerate(ways)]
+        await asyncio.wait(calls, timeout=0.5)
+        await client.config_resetstat()
+        await asyncio.wait(calls, timeout=2.0)
+        scripts = (await client.info("commandstats")).get("cmdstat_evalsha", {"calls": 0})["calls"]
+        assert not any(call.done() for call in calls)
+
+        server.engine.set_version(SECOND)
+        await pauses.resume(RUN, "t2", "u2", label=SECOND, labels={server.url: SECOND})
+
+        results = await asyncio.gather(*calls)
+        assert {span.version for result in results for span in result.spans} == {"1.2"}
+        assert scripts <= 20, "renewals, and no question a job"
+        for way in ways:
+            await way.leave()
+
+
+async def test_clearing_and_draining_while_jobs_run_moves_them_at_their_next_call_or_never(
+    folder: Path, pool: InferencePool, servers: ModelServers
+) -> None:
+    async with a_server(folder, "a") as one, a_server(folder, "b") as other, a_way(servers) as way:
+        await pool.attach(RUN, [Server(one.url)])
+        assert (await way.generate(a_call(), timeout_s=20)).server == one.url
+        await pool.drain(RUN, [one.url])
+        await pool.attach(RUN, [Server(other.url)])
+        assert (await way.generate(a_call("c2"), timeout_s=20)).server == one.url, "a draining server keeps its jobs"
+
+        await pool.detach(RUN, [one.url, other.url])
+        call = asyncio.create_task(way.generate(a_call("c3"), timeout_s=20))
+        await asyncio.wait([call], timeout=0.3)
+        assert not call.done()
+        await pool.attach(RUN, [Server(other.url)])
+
+        assert (await call).server == other.url
+        assert way.told()["lost_tokens"] >= 32, "its prefix was at the first"
+
+
+async def test_without_redis_no_call_begins(
+    folder: Path, settings: QueueSettings, redis_server: PrivateServer, pool: InferencePool
+) -> None:
+    """It has an assignment and knows its server: what it does not know is whether the run is paused."""
+    async with a_server(folder, "a") as server:
+        await pool.attach(RUN, [Server(server.url)])
+        with LossyProxy(redis_server.socket) as proxy:
+            client = command_client(settings.model_copy(update={"redis_url": proxy.url}))
+            async with (
+                ModelServers(InferencePool(client, settings.namespace, lease_s=30.0), lease_s=30.0) as servers,
+                a_way(servers) as way,
+            ):
+                await way.generate(a_call(), timeout_s=20)
+                asked = len(server.requests)
+                proxy.begin_outage()
+                call = asyncio.create_task(way.generate(a_call("c2"), timeout_s=20))
+                await asyncio.wait([call], timeout=1.0)
+                assert len(server.requests) == asked
+
+                proxy.heal()
+
+                assert (await call).server == server.url
+            await client.aclose()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, overload
 
 from pipeline.errors import InvalidRequest, RollstreamError
+from pipeline.failpoints import failpoint
 from pipeline.inference_pool import label as label_of
 from pipeline.inference_pool import updating_label
 from trainer_client.calls_in_flight import calls_have_ended
@@ -186,6 +187,7 @@ class _Update:
         try:
             await engine.control.pause(self._mode)
             engine.is_paused = True
+            failpoint("engine_paused")
         except Unsupported:
             return
 
@@ -193,6 +195,7 @@ class _Update:
         await engine.label(self._updating)
         engine.is_marked = True
         await engine.prove(self._updating)
+        failpoint("engine_marked")
 
     async def _label_anew(self, engine: Engine) -> None:
         from pipeline.engines import Unsupported
@@ -202,6 +205,7 @@ class _Update:
             with suppress(Unsupported):  # the salt of calls is the label: what older weights cached is never met
                 await engine.control.reset_cache()
         await engine.prove(self.label)
+        failpoint("engine_labelled")
 
     async def _undo(self, engines: Engines) -> None:
         """Nobody changed the weights yet: those that were marked get their label back."""
@@ -234,6 +238,7 @@ class _Update:
 async def _go_on(engine: Engine) -> None:
     if engine.is_paused:
         await engine.control.resume()
+        failpoint("engine_resumed")
 
 
 def _failed(engines: Engines) -> dict[str, str]:

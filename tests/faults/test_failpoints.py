@@ -1,7 +1,8 @@
 """A process killed right after each call of a script or a sandbox, once each: nothing is missing or doubled (promises 1, 2, 8).
 
 At the workers' scripts that `ops/chaos` passes they are killed there, at the grader's of a salvaged job in `test_worker_processes.py`, at
-the supervisor's in `tests/integration/supervisor/test_kills.py`. Here are the calls of sandboxes, of the inference pool, of a process's own
+the supervisor's in `tests/integration/supervisor/test_kills.py`, at those of a weight update in
+`tests/integration/weight_update/test_deaths.py`. Here are the calls of sandboxes, of the inference pool, of a process's own
 upkeep, all calls of a trainer and those of a person's commands; and that together these are all there are.
 """
 
@@ -31,6 +32,7 @@ from tests.faults.judging_trainer import OUTSIDE_POINTS
 from tests.faults.math_fleet import RUN, MathFleet, ended
 from tests.faults.test_worker_processes import GRADER_POINTS
 from tests.integration.supervisor.test_kills import SUPERVISOR_POINTS
+from tests.integration.weight_update.test_deaths import UPDATE_POINTS
 
 WORKER_POINTS = {
     "sandbox_start": Stage.INIT,
@@ -70,6 +72,7 @@ TRAINER_POINTS = (
     "cancel",
     "cancel_step",
 )
+UPDATES = {*UPDATE_POINTS, "pool_stop_calls"}
 HELD_RESULT = {"ROLLSTREAM_RUN_TTL_S": "12", "TRAINS_S": "60"}
 """A trainer that trains on a step for longer than results live, so that it has to extend them."""
 COMMAND_POINTS = {
@@ -181,6 +184,6 @@ async def test_a_command_killed_at_its_call_is_given_again(name: str, settings: 
 def test_a_process_is_killed_at_every_failpoint_there_is() -> None:
     """The page has all of them (`tests/e2e/test_docs.py`); these are the lists that the kills go through."""
     supervisors = {name.partition(":")[0] for name in SUPERVISOR_POINTS}
-    killed = {*WORKER_FAILPOINTS, *WORKER_POINTS, *GRADER_POINTS, *TRAINER_POINTS, *COMMAND_POINTS, *OUTSIDE_POINTS, *supervisors}
+    killed = {*WORKER_FAILPOINTS, *WORKER_POINTS, *GRADER_POINTS, *TRAINER_POINTS, *COMMAND_POINTS, *OUTSIDE_POINTS, *UPDATES, *supervisors}
 
     assert killed == set(listed_failpoints())

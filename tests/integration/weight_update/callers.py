@@ -12,7 +12,8 @@ from pipeline.inference_pool import InferencePool, PoolLooks
 from pipeline.messages import Sampling
 from pipeline.redis_client import AsyncClient
 from pipeline.settings import QueueSettings
-from tests.integration.weight_update.engines import OLD, logprobs_of
+from tests.integration.weight_update.engines import logprobs_of
+from tests.integration.weight_update.loading import weights_of
 from workers.agent.limits import ActiveTime
 from workers.llm.backend import GenRequest, GenResult
 from workers.stages.model_servers import ModelServers
@@ -20,11 +21,6 @@ from workers.stages.pool_keeper import PoolKeeper
 
 TURN_TOKENS = 24
 CALL_TIMEOUT_S = 30.0
-
-
-def weights_of(label: str) -> str:
-    """What the trainers of these tests load for a version; what servers hold before has no label of the run's."""
-    return OLD if label == "default" else f"weights-{label}"
 
 
 @dataclass

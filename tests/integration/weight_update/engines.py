@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.engines import Exchange
 from pipeline.messages import Sampling
+from tests.integration.weight_update.loading import OLD
 from workers.llm.scripted import ScriptedServer, ServerOptions
 from workers.llm.scripted.distribution import token_logprobs
 from workers.llm.scripted.options import Latency
-
-OLD = "weights-of-the-start"
-"""What a server holds that has just started."""
 
 
 class Engines:
@@ -44,12 +41,6 @@ class Engines:
     async def leave(self) -> None:
         for name in self.servers:
             await self.die(name)
-
-
-async def load(url: str, weights: str) -> None:
-    """What a trainer does in the block, here over vLLM's development route."""
-    async with Exchange(url) as http:
-        await http.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": weights}})
 
 
 def logprobs_of(weights: Sequence[str], prompt_ids: Sequence[int], ids: Sequence[int], sampling: Sampling | None = None) -> list[float]:

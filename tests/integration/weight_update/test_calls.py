@@ -9,8 +9,9 @@ import pytest
 from pipeline.redis_client import AsyncClient
 from pipeline.settings import QueueSettings
 from pipeline.testing import wait_until
-from tests.integration.weight_update.callers import Callers, all_turned, calling, weights_of
-from tests.integration.weight_update.engines import Engines, load
+from tests.integration.weight_update.callers import Callers, all_turned, calling
+from tests.integration.weight_update.engines import Engines
+from tests.integration.weight_update.loading import load, weights_of
 from trainer_client import Run, ServersToLoad
 from trainer_client.weight_update import MODES, UpdateMode
 from workers.llm.scripted import Latency, ServerOptions
@@ -124,7 +125,7 @@ async def test_engines_that_keep_their_weights_go_on_at_once(
 
         callers.check()
         assert all(callers.turns[job] >= turns[job] for job in turns)
-        assert callers.versions == {"default", "1.3", "1.4"}
+        assert callers.versions == {"1.3", "1.4"}
 
 
 async def test_a_server_that_restarts_with_old_weights_gets_no_call_until_it_is_loaded(

@@ -14,7 +14,8 @@ from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from tests.integration.weight_update.conftest import LEASE_S
-from tests.integration.weight_update.engines import OLD, Engines, load
+from tests.integration.weight_update.engines import Engines
+from tests.integration.weight_update.loading import OLD, load
 from trainer_client import PauseHeld, PauseLost, Run, ServersToLoad, UpdateFailed, connect, connect_blocking
 from trainer_client.weight_update import MODES, UpdateMode
 from workers.llm.scripted import Fault, ServerOptions

@@ -1,0 +1,172 @@
+"""A trainer killed anywhere in an update, under calls that go on: the pause ends with its lease, no token bears a wrong version, and the
+next trainer mends what it left (ADR 13)."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from ops.child_processes import Child, ChildProcesses, log_tail
+from pipeline.failpoints import FAILPOINT
+from pipeline.inference_pool import InferencePool
+from pipeline.redis_client import AsyncClient
+from pipeline.settings import QueueSettings
+from pipeline.testing import wait_until
+from tests.integration.weight_update.callers import Callers, all_turned, calling
+from tests.integration.weight_update.engines import Engines
+from trainer_client.weight_update import UpdateMode
+
+pytestmark = [pytest.mark.one_server, pytest.mark.slow, pytest.mark.timeout(120)]
+TOKEN_S = 0.004
+UPDATE_POINTS = (
+    "pool_pause",
+    "stand_still",
+    "engine_paused",
+    "engine_marked",
+    "pool_hold",
+    "engine_labelled",
+    "pool_resume",
+    "engine_resumed",
+)
+"""Places in the order in which an update comes by them. `pool_stop_calls` is passed where engines have no pause, and when they go away."""
+SECOND = ":2"
+"""At the second engine, or time: the first one has passed."""
+
+
+@pytest.fixture
+def trainers(settings: QueueSettings, tmp_path: Path) -> Iterator[Trainers]:
+    environment = {
+        "ROLLSTREAM_REDIS_URL": settings.redis_url,
+        "ROLLSTREAM_NAMESPACE": settings.namespace,
+        "ROLLSTREAM_LEASE_S": str(settings.lease_s),
+    }
+    with ChildProcesses(tmp_path, environment) as children:
+        yield Trainers(children)
+
+
+class Trainers:
+    """Trainers of one run, one after the other."""
+
+    def __init__(self, children: ChildProcesses) -> None:
+        self._children = children
+        self._count = 0
+
+    def start(
+        self, urls: list[str], first: int, last: int, mode: UpdateMode = "keep", environment: Mapping[str, str] | None = None
+    ) -> Child:
+        self._count += 1
+        module = "tests.integration.weight_update.updating_trainer"
+        words = (",".join(urls), str(first), str(last), mode)
+        return self._children.start(f"trainer-{self._count}", module, *words, environment=environment or {})
+
+    async def ends(self, child: Child, code: int = 0) -> None:
+        child.asked_to_stop = True
+        await wait_until(lambda: child.exit_code is not None, f"{child.name} ends", timeout_s=60)
+        assert child.exit_code == code, log_tail(child.log)
+
+
+async def have_turned(callers: Callers, turns: int = 1) -> None:
+    await wait_until(all_turned(callers, turns), f"each job has finished {turns} more turns", timeout_s=40)
+
+
+Place = dict[str, str]
+
+
+def killed_at() -> list[tuple[Place, UpdateMode]]:
+    """Every place once, by turns with calls that freeze and with calls that are aborted."""
+    places: list[Place] = [{FAILPOINT: point} for point in (*UPDATE_POINTS, "set_version")]
+    places += [{FAILPOINT: point + SECOND} for point in ("engine_paused", "engine_marked", "engine_labelled", "engine_resumed")]
+    places += [{"DIE_AFTER_LOADING": str(loaded)} for loaded in range(3)]
+    return [(place, "keep" if number % 3 else "abort") for number, place in enumerate(places)]
+
+
+def name_of(value: Place | str) -> str:
+    return value if isinstance(value, str) else "-".join(value.values())
+
+
+@pytest.mark.parametrize(("place", "mode"), killed_at(), ids=name_of)
+async def test_a_trainer_killed_in_an_update_leaves_no_wrong_version_and_nothing_paused(
+    trainers: Trainers, engines: Engines, settings: QueueSettings, client: AsyncClient, place: Place, mode: UpdateMode
+) -> None:
+    urls = [await engines.start(name, per_token_s=TOKEN_S) for name in ("a", "b")]
+    await trainers.ends(trainers.start(urls, 1, 1))
+    pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
+    async with calling(settings, client) as callers:
+        callers.start(6)
+        await have_turned(callers)
+
+        await trainers.ends(trainers.start(urls, 2, 2, mode, place), -signal.SIGKILL)
+        state = await pool.state("run1")
+
+        async def pause_is_over() -> bool:
+            return not (await pool.state("run1")).is_paused
+
+        assert state.pause is None or state.pause.holder.startswith("2-"), "status can name who paused"
+        await wait_until(pause_is_over, "its lease ran out", timeout_s=2 * settings.lease_s)
+        await wait_until(lambda: settled(engines), "what has a proven label goes on, what has none ends its calls", timeout_s=10)
+        callers.check()
+        if any(
+            engine.engine.version.startswith("run1/") and "updating" not in engine.engine.version for engine in engines.servers.values()
+        ):
+            await have_turned(callers)
+
+        await trainers.ends(trainers.start(urls, 1, 2, mode))
+        await have_turned(callers, 2)
+        callers.check()
+        assert callers.versions <= {"1.1", "2.2", "3.1", "3.2"}
+        assert {"1.1", "3.2"} <= callers.versions
+        assert [(server.standing, server.version) for server in (await pool.state("run1")).servers] == [("up", "run1/3.2")] * 2
+        assert [engines[name].engine.paused for name in ("a", "b")] == [None, None]
+
+
+def settled(engines: Engines) -> bool:
+    """No engine is paused under a label that is a version, and no call is frozen at one that is not."""
+    for server in engines.servers.values():
+        is_version = "updating" not in server.engine.version
+        if server.engine.paused is not None and (is_version or server.engine.request_ids()):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("place", [{FAILPOINT: "pool_stop_calls"}, {"DIE_AFTER_LOADING": "1"}], ids=name_of)
+async def test_a_trainer_killed_while_its_engines_are_away(
+    trainers: Trainers, engines: Engines, settings: QueueSettings, client: AsyncClient, place: Place
+) -> None:
+    urls = [await engines.start(name, per_token_s=TOKEN_S) for name in ("a", "b")]
+    await trainers.ends(trainers.start(urls, 1, 1))
+    async with calling(settings, client) as callers:
+        callers.start(6)
+        await have_turned(callers)
+        await trainers.ends(trainers.start(urls, 2, 2, environment={"AWAY": "1", **place}), -signal.SIGKILL)
+        await trainers.ends(trainers.start(urls, 1, 1, environment={"AWAY": "1"}))
+        await have_turned(callers, 2)
+        callers.check()
+        assert "3.1" in callers.versions
+
+
+async def test_a_trainer_that_hangs_in_its_block_is_replaced_and_does_no_harm_when_it_wakes(
+    trainers: Trainers, engines: Engines, settings: QueueSettings, client: AsyncClient
+) -> None:
+    """It was stopped in the middle of loading, its lease ran out, another trainer took over and loaded. Then it went on."""
+    urls = [await engines.start(name, per_token_s=TOKEN_S) for name in ("a", "b")]
+    await trainers.ends(trainers.start(urls, 1, 1))
+    async with calling(settings, client) as callers:
+        callers.start(6)
+        await have_turned(callers)
+        hanging = trainers.start(urls, 2, 400)
+        await wait_until(lambda: any("-2." in server.engine.weights for server in engines.servers.values()), "it updates", timeout_s=30)
+        hanging.process.send_signal(signal.SIGSTOP)
+
+        await trainers.ends(trainers.start(urls, 1, 1))
+        await have_turned(callers)
+        hanging.process.send_signal(signal.SIGCONT)
+        hanging.asked_to_stop = True
+        await wait_until(lambda: hanging.exit_code is not None, "it finds out that it is fenced off", timeout_s=30)
+        await have_turned(callers)
+
+        assert hanging.exit_code != 0
+        callers.check()
+        assert {server.engine.version for server in engines.servers.values()} <= {"run1/3.1"}

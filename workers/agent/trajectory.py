@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.messages import F32, U8, U32, ChatMessage, Json, Segment, StopReason, Trajectory, Turn, VersionSpan
+from workers.agent.call_formats.values import without_surrogates
 from workers.agent.renderers.base import first_difference
 from workers.agent.turn_checksum import add_ids, turn_checksum
 from workers.llm.backend import GenResult
@@ -209,8 +210,8 @@ class TrajectoryRecorder:
         self._turns[-1] = replace(self._turns[-1], tools_s=tools_s, tool_calls=tool_calls, tool_errors=tool_errors)
 
     def add_message(self, role: str, content: str) -> None:
-        """Keep a line of the dialogue for people."""
-        self._messages.append(ChatMessage(role=role, content=content))
+        """Keep a line of the dialogue for people. Lone surrogates, which a tool may read from a file name, are kept as the model saw them."""
+        self._messages.append(ChatMessage(role=role, content=without_surrogates(content)))
 
     # ---- giving away
 

@@ -5,7 +5,7 @@ Its pauses are not vLLM's, so ours are made of them:
     keep    `retract`: calls in flight give up their keys and values and go on from their tokens later. Then the cache is flushed, which
             succeeds then only (`in_place` would sample new tokens on keys and values of old weights).
     abort   `abort`: calls return what they have. Then the flush.
-    wait    flush until it succeeds: it does when nothing runs and nothing waits. Then `retract`, and a flush for what came in between.
+    wait    look until nothing runs and nothing waits; a flush succeeds then only. Then `retract`, and a flush for what came in between.
 
 Traps this file knows:
   * `/update_weight_version` aborts every call unless told not to.
@@ -31,8 +31,8 @@ INFO_PATHS = ("/model_info", "/get_model_info")
 """The second is its name in older versions."""
 RUNNING, WAITING, KV_USED = "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage"
 FLUSH_AGAIN_S = 0.05
-WAIT_AGAIN_S = 0.25
-"""While calls finish; a flush that is refused costs the server little."""
+WAIT_AGAIN_S = 0.1
+"""While calls finish."""
 
 
 class SglangControl:
@@ -47,17 +47,23 @@ class SglangControl:
         if mode == "keep" and await self._http.get_if_there(INFO_PATHS[0]) is None:
             raise Unsupported(self.url, "keep calls in flight during a pause", "SGLang 0.5.7 can")  # older ones abort whatever is asked
         if mode == "wait":
-            await self._flush(WAIT_AGAIN_S)
+            await self._until_idle()
         await self._command("pause", "/pause_generation", {"mode": "abort" if mode == "abort" else "retract"})
         try:
             async with asyncio.timeout(CONTROL_TIMEOUT_S):
-                await self._flush(FLUSH_AGAIN_S)  # calls on their way out may hold it for a moment
+                while not await self.reset_cache():  # noqa: ASYNC110  # calls on their way out may hold it for a moment
+                    await asyncio.sleep(FLUSH_AGAIN_S)
         except TimeoutError:
             raise Retryable("busy", self.url, f"paused, but its prefix cache not flushed within {CONTROL_TIMEOUT_S:g} s") from None
 
-    async def _flush(self, again_s: float) -> None:
-        while not await self.reset_cache():  # noqa: ASYNC110  # nothing there tells us when
-            await asyncio.sleep(again_s)
+    async def _until_idle(self) -> None:
+        """Returns when nothing runs and nothing waits; the flush proves it. A refused one writes a line into the server's log, so few are
+        tried."""
+        while True:
+            running, waiting, _ = await self._load()
+            if not running and not waiting and await self.reset_cache():
+                return
+            await asyncio.sleep(WAIT_AGAIN_S)
 
     async def resume(self) -> None:
         """Sample again."""

@@ -183,7 +183,7 @@ async def test_a_server_of_another_kind_at_the_address_gets_its_own_wire(tmp_pat
     """vLLM goes, SGLang comes, and no connection broke under our hands: the first call meets a route that is not there."""
     where = tmp_path / "llm.sock"
     async with connect_backend(f"unix:{where}") as client:
-        async with ScriptedServer(ServerOptions(wire="0.32", keepalive_s=0.01), socket_path=where) as server:
+        async with ScriptedServer(ServerOptions(wire="0.32", keepalive_s=0.05), socket_path=where) as server:
             await client.generate(scripted([5, 6], "a"), timeout_s=10)
             await wait_until(lambda: not server.connections, "the server has closed the idle connection")
         async with ScriptedServer(ServerOptions(wire="sglang-0.5"), socket_path=where):

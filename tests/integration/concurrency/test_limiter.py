@@ -9,14 +9,14 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from pipeline.errors import JobCancelled
-from pipeline.inference_pool import PlacesOf, PoolPlaces, RunLoad, SeenLoad, read_places
+from pipeline.inference_pool import InferencePool, PlacesOf, PoolPlaces, RunLoad, SeenLoad, Server, read_places
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask, command_client
 from pipeline.settings import QueueSettings
 from pipeline.testing import LossyProxy, PrivateServer, wait_until
 from workers.agent.limits import ActiveTime
 from workers.stages.concurrency import JobPlace, Limiter
-from workers.stages.concurrency.limiter import HELD_PROGRESS_S
+from workers.stages.concurrency.limiter import HELD_PROGRESS_S, REMEMBERED_S
 
 pytestmark = pytest.mark.one_server
 RUN = "run1"
@@ -212,14 +212,48 @@ async def test_people_see_who_allows_what(limiter: Limiter, client: AsyncClient,
 
         async def is_said() -> bool:
             seconds, _ = await ask(client, "TIME")
-            return await read_places(client, keys, RUN, int(seconds) * 1000) == {
-                "run-n1-0 ": PlacesOf(limit=4, bound=4, acting=0, held=0)
-            }
+            return await read_places(client, keys, RUN, int(seconds) * 1000) == {"run-n1-0 ": PlacesOf(limit=4, bound=4, acting=0, held=0)}
 
         await wait_until(is_said, "its limit is said at the first look")
         await limiter.__aexit__(None, None, None)
 
     assert await ask(client, "EXISTS", keys.pool_places(RUN)) == 0
+
+
+async def test_a_run_that_is_over_is_forgotten(client: AsyncClient, settings: QueueSettings) -> None:
+    """Else its room is counted for ever, and jobs of a run that has none are claimed for it."""
+    now_s = 0.0
+    keys, told = Keys.of_pool(settings.namespace), list[int]()
+    places = PoolPlaces(client, settings.namespace)
+    async with Limiter(places, who="w", low=1, high=4, monotonic=lambda: now_s, period_s=0.01) as limiter:
+        limiter.on_room = lambda: told.append(limiter.allowed_jobs())
+        with limiter.job(RUN, "", "a", group="", since=1):
+            pressed_to(limiter, 1, of=4)
+            now_s = 1000.0
+        assert limiter.standing(RUN) is not None, "the next job may come soon"
+
+        now_s += REMEMBERED_S + 1
+
+        await wait_until(lambda: limiter.standing(RUN) is None, "it is forgotten")
+        assert told == [4]
+
+        async def is_unsaid() -> bool:
+            return bool(await ask(client, "EXISTS", keys.pool_places(RUN)) == 0)
+
+        await wait_until(is_unsaid, "and so is its limit")
+
+
+async def test_a_server_whose_figures_are_none_is_no_news(limiter: Limiter, client: AsyncClient, settings: QueueSettings) -> None:
+    """The task that looks ended, and with it every change of the limit."""
+    keys, url = Keys.of_pool(settings.namespace), "http://127.0.0.1:9"
+    await InferencePool(client, settings.namespace, lease_s=5).attach(RUN, [Server(url)])
+    await ask(client, "HSET", keys.pool_server(RUN, url), "waiting", "many")
+    with limiter.job(RUN, "", "a", group="", since=1):
+        await wait_until(lambda: not limiter.hears(RUN), "a look has failed")
+
+        await ask(client, "HSET", keys.pool_server(RUN, url), "waiting", "3")
+
+        await wait_until(lambda: limiter.hears(RUN), "the next one is heard")
 
 
 @pytest.mark.slow

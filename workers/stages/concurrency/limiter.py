@@ -98,8 +98,8 @@ class Limiter:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
-        for pool in self._pools.values():
-            with contextlib.suppress(BrokerError, redis.RedisError):  # what it said lapses by itself
+        with contextlib.suppress(BrokerError, redis.RedisError):  # what it said lapses by itself
+            for pool in self._pools.values():
                 await self._pool.leave(pool.run, pool.model, self._who)
 
     def allowed_jobs(self) -> int:
@@ -114,6 +114,11 @@ class Limiter:
         """How it stands with a (run, model) here; None when it is not known."""
         pool = self._pools.get((run, model))
         return None if pool is None else pool.said
+
+    def hears(self, run: str, model: str = "") -> bool:
+        """Whether the last look at a (run, model) was answered."""
+        pool = self._pools.get((run, model))
+        return pool is not None and pool.had_news
 
     @contextmanager
     def job(self, run: str, model: str, job: str, *, group: str, since: float) -> Iterator[JobPlace]:
@@ -160,7 +165,8 @@ class Limiter:
                 load = await self._pool.say(pool.run, pool.model, self._who, pool.said)
             else:
                 await self._pool.leave(pool.run, pool.model, self._who)
-        except (BrokerError, redis.RedisError) as error:
+        except (BrokerError, redis.RedisError, ValueError) as error:
+            # ValueError: what stands in a server's hash is no number
             if pool.had_news:
                 log.warning("places_without_news", run=pool.run, model=pool.model, limit=pool.places.limit, error=str(error))
         pool.had_news = load is not None

@@ -55,6 +55,8 @@ class Exchange:
         self._session: aiohttp.ClientSession | None = None
         self.breaks = 0
         """Connections that broke or could not be made. When it has grown, another server may be behind the address."""
+        self.connections = 0
+        """Connections made so far: behind a new one the server may have been started again without one that broke."""
         self._absent: dict[str, tuple[int, float]] = {}
         """Routes that were not there: `breaks` at that time, and until when it is believed, by the monotonic clock."""
 
@@ -67,7 +69,14 @@ class Exchange:
         else:
             connector = aiohttp.TCPConnector(keepalive_timeout=KEEPALIVE_S, limit=0)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers, auto_decompress=False)
+        made = aiohttp.TraceConfig()
+        made.on_connection_create_end.append(self._count_connection)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, headers=self._headers, auto_decompress=False, trace_configs=[made]
+        )
+
+    async def _count_connection(self, _session: aiohttp.ClientSession, _context: object, _made: object) -> None:
+        self.connections += 1
 
     async def __aenter__(self) -> Self:
         self.open()

@@ -38,6 +38,7 @@ def said(ids: list[int], logprobs: list[float] | None = None) -> GenResult:
         version_source="spans",
         version_after="",
         cached_tokens=None,
+        logprobs_mode="processed",
         server="s",
         server_request_id="r",
         seconds=0.1,

@@ -29,7 +29,7 @@ from workers.agent.renderers import Prompt, Renderer
 from workers.agent.seeds import call_seed
 from workers.agent.tool_calls import ParsedTurn
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
-from workers.llm.backend import Caps, GenRequest, GenResult, Model
+from workers.llm.backend import Caps, GenRequest, GenResult, LogprobsMode, Model
 from workers.llm.ratio import ratio_bias
 from workers.tools.base import ToolOverran, ToolResult, ToolSet
 
@@ -113,15 +113,13 @@ async def run_agent(
         active: the clock of the job's active time; a wrapper that waits for a server stops it meanwhile.
 
     Raises:
-        InvalidRequest: this sampling at this server would bias the trainer's ratio.
+        InvalidRequest: this sampling at this server, or at the one that a call went to later, would bias the trainer's ratio.
         ModelError: the server gave no answer to be believed, tries exhausted.
         Exception: whatever the gate, a tool or the journal raised.
     """
     settings = settings or AgentSettings()
     caps = await backend.probe()
-    bias = ratio_bias(caps.logprobs_mode, job.template.sampling)
-    if bias and job.template.exact_logprobs:
-        raise InvalidRequest(f"logprobs would not be of the distribution sampled from: {bias}", field="sampling")
+    _refuse_bias(caps.logprobs_mode, job)
     loop = _AgentLoop(
         job=job,
         backend=backend,
@@ -227,6 +225,7 @@ class _AgentLoop:
                 return StopReason.CONTEXT
             if result is None:
                 return self._spoken(said, prompt, None, StopReason.TIME) if said else StopReason.TIME
+            _refuse_bias(result.logprobs_mode, self.job)  # another server may have answered than was probed
             said += result.output_ids
             if result.output_ids:
                 self.recorder.add_call(result, self._turn_record(request, result))
@@ -290,7 +289,7 @@ class _AgentLoop:
             server=result.server,
             request_id=result.server_request_id,
             cached_tokens=-1 if result.cached_tokens is None else result.cached_tokens,
-            logprobs_mode=self.caps.logprobs_mode,
+            logprobs_mode=result.logprobs_mode,
             template=self.renderer.fingerprint,
             tokenizer=self.renderer.tokenizer.fingerprint,
             model_s=result.seconds,
@@ -395,6 +394,12 @@ class _AgentLoop:
                 raise ToolOverran(item.name, timeout_s + self.settings.tool_grace_s) from error
             raise
         return cut_observation(self.renderer.tokenizer, result.text, limits.max_observation_tokens), False, result
+
+
+def _refuse_bias(mode: LogprobsMode, job: JobSpec) -> None:
+    bias = ratio_bias(mode, job.template.sampling)
+    if bias and job.template.exact_logprobs:
+        raise InvalidRequest(f"logprobs would not be of the distribution sampled from: {bias}", field="sampling")
 
 
 def _signature(parsed: ParsedTurn, replies: Sequence[ChatMessage]) -> str:

@@ -76,6 +76,8 @@ class GenResult:
     """Label the server reported after the call; empty when it was not asked."""
     cached_tokens: int | None
     """Prompt tokens found in the prefix cache; None = the server does not say."""
+    logprobs_mode: LogprobsMode
+    """Of the server that answered."""
     server: str
     server_request_id: str
     seconds: float

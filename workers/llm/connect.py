@@ -6,14 +6,19 @@ from typing import Literal
 
 from pipeline.engines.connect import engine_kind
 from pipeline.engines.exchange import Exchange
-from workers.llm.http_backend import HttpBackend
+from workers.llm.http_backend import FASTEST_RESTART_S, HttpBackend
 from workers.llm.sglang import find_sglang
 from workers.llm.vllm import find_vllm
 from workers.llm.wire import Wire
 
 
 def connect_backend(
-    url: str, *, model: str = "", api_key: str = "", endpoint: Literal["auto", "generate", "completions"] = "auto"
+    url: str,
+    *,
+    model: str = "",
+    api_key: str = "",
+    endpoint: Literal["auto", "generate", "completions"] = "auto",
+    fastest_restart_s: float = FASTEST_RESTART_S,
 ) -> HttpBackend:
     """A client of one server. Enter it with `async with`; nobody is asked before its first use.
 
@@ -22,6 +27,7 @@ def connect_backend(
         model: name to ask for; empty = the first the server lists.
         api_key: sent as a bearer token when not empty.
         endpoint: of vLLM; `auto` takes `/inference/v1/generate` where the server has it.
+        fastest_restart_s: how soon after it was asked the server can have been started again.
     """
 
     async def ask(http: Exchange) -> Wire:
@@ -29,4 +35,4 @@ def connect_backend(
             return await find_sglang(http, model)
         return await find_vllm(http, model, endpoint)
 
-    return HttpBackend(url, api_key, ask)
+    return HttpBackend(url, api_key, ask, fastest_restart_s=fastest_restart_s)

@@ -2,7 +2,11 @@
 
 How a call goes: check that it fits, send it, check what came, believe it. Which kind the server is and what it can do is asked once, by
 trying, because wires moved between versions and flags switch parts of them off. It is asked again when a connection broke, when an answer
-was not to be believed, or when a route is gone: behind the address there may be another server by now.
+was not to be believed, when a route is gone, or when the server was started again: behind the address there may be another by now.
+
+A restart between two calls breaks no connection; it shows as a new one. So once a connection was made, at most as often as an engine can
+restart, the server is asked when it was started, before a call and after it: of an answer that came from another start nobody knows
+whether its logprobs are raw, so it is not believed.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from workers.llm.backend import Caps, GenRequest, GenResult, Span, VersionSource
 from workers.llm.calls import Calls
 from workers.llm.wire import Answer, EngineFailed, Wire
 
+FASTEST_RESTART_S = 15.0
+"""No engine is up again sooner: a tiny model on an idle machine takes 20 s."""
 PROBE_TIMEOUT_S = 60.0
 """The first generation after a cold start has been seen to take 15 s."""
 
@@ -31,15 +37,25 @@ class HttpBackend:
         url: `http://host:port` or `unix:/path/to.sock`.
         api_key: sent as a bearer token when not empty.
         ask: finds out what is there.
+        fastest_restart_s: how soon after it was asked the server can have been started again.
     """
 
-    def __init__(self, url: str, api_key: str, ask: Callable[[Exchange], Awaitable[Wire]]) -> None:
+    def __init__(
+        self, url: str, api_key: str, ask: Callable[[Exchange], Awaitable[Wire]], *, fastest_restart_s: float = FASTEST_RESTART_S
+    ) -> None:
         self.url = url.rstrip("/")
         self._http = Exchange(url, api_key)
         self._ask = ask
         self._wire: Wire | None = None
         self._breaks = 0
         """Of the connections, when the wire was found."""
+        self._fastest_restart_s = fastest_restart_s
+        self._started = ""
+        """Names the start of the server that the wire was found at; empty = it does not say."""
+        self._connections = 0
+        """Made when the server's start was last looked at."""
+        self._look_at_s = 0.0
+        """From when on that may be looked at again, by the monotonic clock."""
         self._asking = asyncio.Lock()
         self._calls = Calls(self._http)
         self.control = connect_control(self._http)
@@ -119,6 +135,11 @@ class HttpBackend:
         seconds = time.monotonic() - started
         answer = self._read(wire, payload, request, name)
         after = await self.control.version() if stamped else ""
+        if await self._was_restarted(if_unknown=False):
+            self._forget(wire)
+            raise InvalidResponse("restarted", "the server was started again: its logprobs may be others", server=self.url)
+        if self._wire is not None and self._wire.caps.logprobs_mode != caps.logprobs_mode:
+            raise InvalidResponse("restarted", "the server was found in another mode of logprobs meanwhile", server=self.url)
         spans, source = _spans_of(answer, before, stamped=stamped)
         return GenResult(
             output_ids=answer.output_ids,
@@ -129,6 +150,7 @@ class HttpBackend:
             version_source=source,
             version_after=after,
             cached_tokens=answer.cached_tokens,
+            logprobs_mode=caps.logprobs_mode,
             server=self.url,
             server_request_id=answer.request_id,
             seconds=seconds,
@@ -144,17 +166,41 @@ class HttpBackend:
             raise InvalidResponse(error.check, error.detail, server=self.url) from error
 
     async def _found(self) -> Wire:
-        if self._wire is not None and self._http.breaks == self._breaks:
-            return self._wire
+        wire = self._wire
+        if wire is not None and self._http.breaks == self._breaks:
+            if not await self._was_restarted(if_unknown=True):
+                return wire
+            self._forget(wire)
         async with self._asking:
             if self._wire is None or self._http.breaks != self._breaks:
                 breaks = self._http.breaks
                 try:
                     async with asyncio.timeout(PROBE_TIMEOUT_S):
+                        self._started = (await self.control.health()).started
                         self._wire, self._breaks = await self._asked(), breaks
                 except TimeoutError:
                     raise Retryable("timeout", self.url, f"no answer to the probe within {PROBE_TIMEOUT_S:g} s") from None
+                self._note_look()
             return self._wire
+
+    async def _was_restarted(self, *, if_unknown: bool) -> bool:
+        """Whether the server says that it was started after the wire was found; looked at when it can have been.
+
+        Args:
+            if_unknown: the answer for a server that does not say when it was started.
+        """
+        made = self._http.connections != self._connections and time.monotonic() >= self._look_at_s
+        if self._wire is None or not (made or self._http.breaks != self._breaks):
+            return False
+        if not self._started:
+            return if_unknown
+        self._note_look()  # before the look: others need not do the same meanwhile
+        health = await self.control.health()
+        self._note_look()
+        return health.alive and health.started != self._started
+
+    def _note_look(self) -> None:
+        self._connections, self._look_at_s = self._http.connections, time.monotonic() + self._fastest_restart_s
 
     async def _asked(self) -> Wire:
         try:

@@ -238,6 +238,7 @@ def answer_of(trajectory: Trajectory, start: int, end: int) -> GenResult:
         version_source="spans",
         version_after="",
         cached_tokens=None,
+        logprobs_mode="processed",
         server="s",
         server_request_id="r",
         seconds=0.1,

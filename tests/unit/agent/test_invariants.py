@@ -33,6 +33,7 @@ def a_result(ids: list[int], logprobs: list[float], versions: tuple[str, ...]) -
         version_source="spans",
         version_after="",
         cached_tokens=None,
+        logprobs_mode="processed",
         server="s",
         server_request_id="r",
         seconds=0.1,

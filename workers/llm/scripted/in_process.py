@@ -106,6 +106,7 @@ class InProcessBackend:
             version_source="spans",
             version_after="",
             cached_tokens=output.cached_tokens,
+            logprobs_mode=self.options.logprobs_mode,
             server="in process",
             server_request_id=request.request_id,
             seconds=time.monotonic() - started,

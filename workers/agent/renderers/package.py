@@ -40,6 +40,8 @@ NOT_FAMILIES = frozenset({"auto", "default", "custom"})
 FETCH_FILES = frozenset({"gpt-oss"})
 TAIL = 16
 """Ids at the end of a prompt that are looked at for an opened thought."""
+DOES_NOT_RENDER = (ValueError, KeyError, TypeError, AssertionError, IndexError, AttributeError)
+"""What the package raises at a dialogue that its templates do not take."""
 _WORDS = re.compile("[A-Za-z0-9]+")
 _CALL = {"id": "call_1", "type": "function", "function": {"name": "tool", "arguments": {}}}
 _FAULTS = {
@@ -158,17 +160,23 @@ class PackageRenderer:
         as_user = [ChatMessage(role="user", content=message.content) for message in messages]
         for told in (messages, as_user) if any(message.role == "tool" for message in messages) else (messages,):
             shown = [self._message(message) for message in told]
-            bridged = self._renderer.bridge_to_next_turn(old[: len(old) - spoken], old[len(old) - spoken :], shown)
-            if bridged is not None:
-                found = [int(id_) for id_ in bridged.token_ids]
-                if first_difference(old, found) is not None:
-                    changed.append(found)
-                elif self._carries(found[len(old) :], told):
-                    yield found
+            found = self._bridged(old, spoken, shown)
+            if found is not None and first_difference(old, found) is not None:
+                changed.append(found)
+            elif found is not None and self._carries(found[len(old) :], told):
+                yield found
             delta = self._delta(old, shown)
             if delta is not None and self._carries(delta, told):
                 yield old + delta
         yield from changed
+
+    def _bridged(self, old: list[int], spoken: int, new: list[dict[str, Any]]) -> list[int] | None:
+        """What the package itself would go on with; None where it declines."""
+        try:
+            bridged = self._renderer.bridge_to_next_turn(old[: len(old) - spoken], old[len(old) - spoken :], new)
+        except DOES_NOT_RENDER:
+            return None
+        return None if bridged is None else [int(id_) for id_ in bridged.token_ids]
 
     def _carries(self, added: Sequence[int], messages: Sequence[ChatMessage]) -> bool:
         """Whether what was added holds what was said, as far as words that no template spells otherwise can tell."""
@@ -184,17 +192,21 @@ class PackageRenderer:
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, *, generate: bool) -> list[int]:
         try:
             return [int(id_) for id_ in self._renderer.render_ids(messages, tools=tools, add_generation_prompt=generate)]
-        except (KeyError, TypeError, AssertionError) as error:
+        except DOES_NOT_RENDER as error:
             raise ValueError(f"{type(self._renderer).__name__} does not render this dialogue: {error!r}") from error
 
     def _delta(self, old: Sequence[int], new: list[dict[str, Any]]) -> list[int] | None:
         """What follows an answer when `new` comes next, from two synthetic dialogues that differ in the answer alone: they end alike from
-        where it ends. With a call in it before answers of tools, as some templates demand one. None where no token ends an answer."""
+        where it ends. With a call in it before answers of tools, as some templates demand one. None where no token ends an answer, or the
+        template does not take such a dialogue."""
         calls = [_CALL] * sum(1 for message in new if message["role"] == "tool")
         rendered = []
         for text in (".", "?"):
             answer: dict[str, Any] = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
-            rendered.append(self._render([{"role": "user", "content": "."}, answer, *new], None, generate=True))
+            try:
+                rendered.append(self._render([{"role": "user", "content": "."}, answer, *new], None, generate=True))
+            except ValueError:
+                return None
         one, other = rendered
         alike = next((i for i, (a, b) in enumerate(zip(one[::-1], other[::-1], strict=False)) if a != b), 0)
         rest = one[len(one) - alike :]

@@ -196,7 +196,7 @@ class WaitReasons:
         if has_steps and not reserve and not flying:
             ended = run.get("ended") == run.get("inc")
             reasons.append("All prompts were fed and are done with" if ended else "The reserve is empty: feed prompts")
-        oldest = await ask(self._client, "ZRANGE", keys.closed, 0, 0, "WITHSCORES")
+        oldest = await ask(self._client, "ZRANGE", keys.closed, 0, 0, "WITHSCORES", withscores=True)
         unaccounted_s = (await redis_now_ms(self._client) - oldest[0][1]) / 1000 if oldest else 0.0
         if unaccounted_s > UNACCOUNTED_S:
             reasons.append(f"Closed groups have not been accounted for {unaccounted_s:.0f} s: is a supervisor running?")

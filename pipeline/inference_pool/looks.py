@@ -95,4 +95,5 @@ class PoolLooks:
 
     async def aborted(self, look: DueLook, *, period_ms: int = PERIOD_MS) -> None:
         """The server took the aborts."""
-        await self._script("pool_aborted", look.run, look.url, period_ms, *look.to_abort)
+        if look.to_abort:
+            await self._script("pool_aborted", look.run, look.url, period_ms, *look.to_abort)

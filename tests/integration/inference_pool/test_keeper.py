@@ -92,8 +92,8 @@ async def standings(pool: InferencePool) -> list[str]:
 async def test_an_answer_of_a_server_that_started_anew_between_two_looks_is_not_believed(
     folder: Path, pool: InferencePool, servers: ModelServers, pauses: PoolPauses
 ) -> None:
-    """It came back with the weights it was started with, and the pool took it for synced until somebody looked: a second of tokens of an old
-    policy under the label of the present."""
+    """It came back with the weights it was started with, and the pool took it for synced until somebody looked: a second of tokens of an
+    old policy under the label of the present."""
     async with a_server(folder, "a") as one, a_server(folder, "b") as other, a_way(servers) as way:
         await pool.attach(RUN, [Server(one.url), Server(other.url)])
         await update(pauses, FIRST, one, other)

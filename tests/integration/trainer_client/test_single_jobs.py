@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from pipeline.messages import CancelReason, Outcome
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
+from pipeline.supervisor.run_account import redis_now_ms
 from pipeline.testing import a_trajectory, wait_until
 from tests.integration.trainer_client.pump import Pump, pumping, trajectory_of
 from trainer_client import BodyMissing, ClientClosed, JobRequest, WaitTimeout, connect
@@ -221,6 +223,19 @@ async def test_a_wait_that_runs_out_says_who_holds_the_job(settings: QueueSettin
             pass
         with pytest.raises(WaitTimeout, match=r"at work in stage RUN, attempt 2, held by w1"):
             await job.result(timeout_s=0.01)
+
+
+async def test_closed_groups_are_told_of_when_nobody_accounts_for_them(settings: QueueSettings, client: AsyncClient, keys: Keys) -> None:
+    """A group that had just closed was told to have waited since 1970."""
+    now_ms = await redis_now_ms(client)
+    async with connect(settings, run=RUN) as run:
+        await ask(client, "ZADD", keys.closed, now_ms, "group")
+        assert [reason for reason in await run.why_waiting() if "accounted" in reason] == []
+
+        await ask(client, "ZADD", keys.closed, now_ms - 7_000, "group")
+
+        (told,) = [reason for reason in await run.why_waiting() if "accounted" in reason]
+        assert re.match(r"Closed groups have not been accounted for ([78]|1\d) s", told)
 
 
 async def test_a_run_without_a_model_server_is_told_how_to_get_one(settings: QueueSettings, client: AsyncClient, scripts: Scripts) -> None:

@@ -6,7 +6,7 @@ Each RUN process has such a limit of its own and sees the same facts (ADR 15). I
      were switched off.
   2. No news is no change: old facts, a paused run or no usable server hold the limit, and what was seen before they came counts no more.
   3. One cause is not punished twice: a cut is followed by no other until it has taken effect, that is until no more jobs act than it
-     allows, and a few seconds more.
+     allows, and a few seconds more. Only a first cut that was far too small is corrected before, from what acts then.
   4. The limit grows only while it is used up, nothing is under pressure, and the KV cache is below the mark where it is left alone.
   5. The gain of a process is its part, by its bound, of what the whole run may grow; its cut is a share of what it has. So all processes
      together grow no faster the more they are, and come to limits in proportion to their bounds.

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ops.job_story import JobStory
 from ops.trajectory_text import conversation, first_tokens, token_strip
+from ops.visible_text import visible
 from pipeline.messages import Trajectory
 from workers.llm.tokenizer import load
 
@@ -24,7 +25,7 @@ def render_story(console: Console, story: JobStory, *, longest: int) -> None:
     console.print(f"[bold]job {escape(story.job)}[/bold]  {escape(story.state)}")
     console.print(
         f"task {escape(h.get('task', '?'))} · attempt {h.get('att', '?')} · failed {h.get('failed', '0')} · lost {h.get('lost', '0')}"
-        + (f" · last error: {escape(h['err'])}" if h.get("err") else "")
+        + (f" · last error: {escape(visible(h['err']))}" if h.get("err") else "")
     )
     for at, what in story.timeline():
         console.print(f"  {at}  {what}")
@@ -34,19 +35,19 @@ def render_story(console: Console, story: JobStory, *, longest: int) -> None:
     if stages:
         console.print(f"  took: {stages}")
     for line in story.unreadable:
-        console.print(f"[red]unreadable {escape(line)}[/red]")
+        console.print(f"[red]unreadable {escape(visible(line))}[/red]")
     if story.trajectory is not None:
         console.print()
         render_trajectory(console, story.trajectory, longest=longest)
     if story.grade is not None:
         console.print()
-        details = " · ".join(f"{name}: {value}" for name, value in story.grade.details.items())
-        console.print(f"[bold]verdict[/bold] reward {story.grade.reward:g}   {escape(details)}   ({escape(story.grade.grader)})")
+        details = visible(" · ".join(f"{name}: {value}" for name, value in story.grade.details.items()))
+        console.print(f"[bold]verdict[/bold] reward {story.grade.reward:g}   {escape(details)}   ({escape(visible(story.grade.grader))})")
 
 
 def render_trajectory(console: Console, trajectory: Trajectory, *, longest: int) -> None:
     """The conversation, and its tokens with their mask."""
-    for role, text in conversation(trajectory.messages, longest=longest):
+    for role, text in ((visible(role), visible(text.expandtabs(4))) for role, text in conversation(trajectory.messages, longest=longest)):
         width = max(20, console.width - ROLE_WIDTH - 4)
         lines = [part for line in text.split("\n") for part in (textwrap.wrap(line, width, drop_whitespace=False) or [""])]
         for number, line in enumerate(lines):

@@ -18,8 +18,11 @@ Traps this file knows:
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Mapping
 from typing import Any
+
+import orjson
 
 from pipeline.engines.control import Health, PauseMode
 from pipeline.engines.errors import InvalidResponse, ModelError, Refused, Retryable, Unsupported
@@ -41,6 +44,8 @@ class SglangControl:
     def __init__(self, http: Exchange) -> None:
         self._http = http
         self.url = http.url
+        self._started, self._started_over = "", -1
+        """What names the server's start, and how many connections had been made when it was asked."""
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop sampling; the cache is cleared so that nothing old meets new weights. With `wait` this takes as long as the calls do."""
@@ -88,20 +93,29 @@ class SglangControl:
         return True
 
     async def health(self) -> Health:
-        """One look: three requests at once.
+        """One look: three requests at once, and a fourth when a connection had to be made.
 
-        A server that is not ready counts as paused, also while it starts: it takes calls later. One without `/ready` does not say.
-        `started` stays empty: a restart shows in the label, which is the one of its command line again.
+        A server that is not ready counts as paused, also while it starts: it takes calls later. One without `/ready` (before 0.5.21) does
+        not say, nor does one before 0.5.19 say when it started: a restart shows in the label, which is that of its command line again.
         """
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
                 info, ready, (running, waiting, kv_used) = await together(model_info(self._http), self._is_ready(), self._load())
-                version = _label_of(info, self.url)
+                version, started = _label_of(info, self.url), await self._start()
         except TimeoutError:
             return Health(alive=False, kind="sglang", detail=f"no answer within {HEALTH_TIMEOUT_S:g} s")
         except ModelError as error:
             return Health(alive=False, kind="sglang", detail=str(error))
-        return Health(alive=True, kind="sglang", paused=not ready, version=version, running=running, waiting=waiting, kv_used=kv_used)
+        return Health(
+            alive=True,
+            kind="sglang",
+            paused=not ready,
+            version=version,
+            running=running,
+            waiting=waiting,
+            kv_used=kv_used,
+            started=started,
+        )
 
     async def _is_ready(self) -> bool:
         try:
@@ -111,6 +125,21 @@ class SglangControl:
                 return False
             raise
         return True
+
+    async def _start(self) -> str:
+        """What names the start of the server: how long it took, which is never the same twice.
+
+        It is told among all settings of the server, so it is asked for again only after a connection was made: over those that stand nobody
+        else answers.
+        """
+        if self._started_over != self._http.connections:
+            match await self._http.get_if_there("/server_info"):
+                case {"startup_time": dict(took)} if took:
+                    self._started = hashlib.blake2b(orjson.dumps(took, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
+                case _:
+                    self._started = ""
+            self._started_over = self._http.connections
+        return self._started
 
     async def _load(self) -> tuple[int, int, float]:
         """Calls running, calls waiting, share of the KV cache in use (-1 = it does not say)."""

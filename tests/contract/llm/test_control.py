@@ -50,7 +50,7 @@ async def test_a_look_says_which_engine_it_is_and_how_busy(scene: Scene) -> None
     assert (health.alive, health.kind, health.detail) == (True, "sglang" if scene.server.options.is_sglang else "vllm", "")
     assert (health.running, health.waiting, health.paused, health.version) == (1, 0, False, "default")
     assert 0 < health.kv_used < 0.01
-    assert bool(health.started) == (health.kind == "vllm")
+    assert bool(health.started) == (scene.server.options.wire != "sglang-0.5.10")
     await scene.client.abort("slow")
     await call
 
@@ -147,6 +147,20 @@ async def test_an_engine_that_cannot_says_how_it_could() -> None:
         assert await control.version() == ""
         health = await control.health()
     assert (health.alive, health.paused, health.version) == (True, False, "")
+
+
+async def test_a_server_that_was_started_again_has_another_start_and_its_first_label(scene: Scene) -> None:
+    """A restart between two looks breaks no connection under our hands, and the server holds other weights now."""
+    await scene.control.set_version("run/1.7")
+    before = [await scene.control.health() for _ in range(3)]
+
+    scene.server.restart()
+    await wait_until(lambda: not scene.server.connections, "the old connections are gone")
+    after = [await scene.control.health() for _ in range(3)]
+
+    assert [(look.version, look.alive) for look in (*before, *after)] == [("run/1.7", True)] * 3 + [("default", True)] * 3
+    assert len({look.started for look in before}) == len({look.started for look in after}) == 1
+    assert (before[0].started != after[0].started) == (scene.server.options.wire != "sglang-0.5.10")
 
 
 async def test_nobody_there_is_an_answer(scene: Scene) -> None:

@@ -154,15 +154,16 @@ class SglangRoutes:
 
     async def _server_info(self, _: web.Request) -> web.StreamResponse:
         options = self._host.options
-        return answer_json(
-            {
-                "version": "0.5.23" if self._shows_all else "0.5.10",
-                "served_model_name": options.model,
-                "context_length": options.max_model_len,
-                "max_req_input_len": longest_prompt(options),
-                "enable_deterministic_inference": True,
-            }
-        )
+        info: Body = {
+            "version": "0.5.23" if self._shows_all else "0.5.10",
+            "served_model_name": options.model,
+            "context_length": options.max_model_len,
+            "max_req_input_len": longest_prompt(options),
+            "enable_deterministic_inference": True,
+        }
+        if self._shows_all:
+            info["startup_time"] = {"tokenizer_e2e": self._host.started_s % 60}
+        return answer_json(info)
 
     async def _loads(self, _: web.Request) -> web.StreamResponse:
         running, waiting = self._load()

@@ -298,8 +298,8 @@ class Segment:
     versions: tuple[VersionSpan, ...] = ()
     """Policy version of each stretch of sampled tokens, in order; together they cover `sampled_mask`."""
     began: str = "start"
-    """Why the segment began: `start`; or what kept it from extending the one before: `thinking_dropped`, `history_changed`, or
-    `prompt_diverged` when nobody said (ADR 14)."""
+    """Why the segment began: `start`; or what kept it from extending the one before: `thinking_dropped`, or `prompt_diverged`
+    when nobody said (ADR 14)."""
     parent: int = -1
     """Segment it forked from; -1 = none."""
     fork: int = 0

@@ -1,9 +1,11 @@
 """All families that the package `renderers` knows (GLM, Kimi, DeepSeek, Qwen3.5 and later, Nemotron, MiniMax, ...), as one renderer.
 
 The package writes templates by hand, without torch or transformers. What it makes of a dialogue is not believed but checked: a next
-prompt must begin with the old ids. Its own bridge is asked first, since it knows how its family closes a turn; where it declines or
-changes them, the delta is taken from a synthetic dialogue as in `written.py`. Where that has no end of an answer to cut at, what the
-bridge changed begins a new segment, and without that the job is refused: nothing else could go on from these ids.
+prompt must begin with the old ids, and hold what was said. Its own bridge is asked first, since it knows how its family closes a turn;
+where it declines, changes the ids or leaves something out, the delta is taken from synthetic dialogues, much as in `written.py`.
+
+Some families have no place for a tool's answer after a turn in which they see no call (a malformed one, say): the package leaves it out,
+and here it is told as a user's words.
 
 Closers: a thought that a turn was cut off in is closed with `</think>` where that is a token of the vocabulary; the family's end token is
 the package's doing. Both are context.
@@ -16,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -33,9 +35,6 @@ from workers.agent.tool_calls import Format, ParsedTurn, parse_turn
 from workers.llm import chatml
 from workers.llm.tokenizer import Tokenizer
 
-HISTORY_CHANGED = "history_changed"
-"""Why a segment began: the family does not go on from what was sampled as it stands, and the package repaired it (a thought that was not
-closed, say)."""
 NOT_FAMILIES = frozenset({"auto", "default", "custom"})
 FETCH_FILES = frozenset({"gpt-oss"})
 TAIL = 16
@@ -147,28 +146,24 @@ class PackageRenderer:
             closers = self._thought_closers(old, spoken)
             old += closers
             spoken += len(closers)
-        for extended in self._extensions(old, spoken, messages):
-            changed = first_difference(old, extended) is not None
-            return self._prompt(extended, began or (HISTORY_CHANGED if changed else ""))
-        family = type(self._renderer).__name__
-        raise InvalidRequest(f"{family} cannot extend what was sampled by a message of role {messages[0].role!r}", field="chat")
+        if any(message.role == "tool" for message in messages):
+            as_user = [ChatMessage(role="user", content=message.content) for message in messages]
+            extended = self._extended(old, spoken, messages) or self._extended(old, spoken, as_user)
+        else:
+            extended = self._extended(old, spoken, messages)
+        if extended is None:
+            family = type(self._renderer).__name__
+            raise InvalidRequest(f"{family} cannot extend what was sampled by a message of role {messages[0].role!r}", field="chat")
+        return self._prompt(extended, began)
 
-    def _extensions(self, old: list[int], spoken: int, messages: Sequence[ChatMessage]) -> Iterator[list[int]]:
-        """Ways to go on, best first. Some families have no place for a tool's answer after a turn in which they see no call (a malformed
-        one, say) and leave it out: it is told as a user's words then."""
-        changed: list[list[int]] = []
-        as_user = [ChatMessage(role="user", content=message.content) for message in messages]
-        for told in (messages, as_user) if any(message.role == "tool" for message in messages) else (messages,):
-            shown = [self._message(message) for message in told]
-            found = self._bridged(old, spoken, shown)
-            if found is not None and first_difference(old, found) is not None:
-                changed.append(found)
-            elif found is not None and self._carries(found[len(old) :], told):
-                yield found
-            delta = self._delta(old, shown)
-            if delta is not None and self._carries(delta, told):
-                yield old + delta
-        yield from changed
+    def _extended(self, old: list[int], spoken: int, messages: Sequence[ChatMessage]) -> list[int] | None:
+        """The old ids and the messages; None where the family has no place for these."""
+        shown = [self._message(message) for message in messages]
+        found = self._bridged(old, spoken, shown)
+        if found is not None and first_difference(old, found) is None and self._carries(found[len(old) :], messages):
+            return found
+        delta = self._delta(old, shown)
+        return old + delta if delta is not None and self._carries(delta, messages) else None
 
     def _bridged(self, old: list[int], spoken: int, new: list[dict[str, Any]]) -> list[int] | None:
         """What the package itself would go on with; None where it declines."""

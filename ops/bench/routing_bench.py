@@ -71,11 +71,18 @@ async def simulate_all(settings: QueueSettings, say: Callable[[str], None], *, l
                 dies = [Happening(third_s, SERVERS[-1], False)] if scene == "dies" else []
                 first = SERVERS[:-1] if joins else SERVERS
                 for name, policy in _policies(client, settings, f"{scene}{seed}", lax).items():
+                    before_us = await _script_us(client)
                     outcome = await Simulation(jobs, policy, first, [*joins, *dies], slots=SLOTS).run()
+                    outcome.redis_us_a_turn = (await _script_us(client) - before_us) / sum(len(job.turns) for job in jobs)
                     outcomes.setdefault((scene, name), []).append(outcome)
     finally:
         await client.aclose()
     return outcomes
+
+
+async def _script_us(client: AsyncClient) -> float:
+    """What scripts took of the server's time so far."""
+    return float((await client.info("commandstats")).get("cmdstat_evalsha", {"usec": 0})["usec"])
 
 
 def _policies(client: AsyncClient, settings: QueueSettings, run: str, lax: int) -> dict[str, Policy]:
@@ -94,6 +101,7 @@ def figures(outcomes: Outcomes) -> dict[str, float]:
         found[f"{scene}_makespan_ratio"] = statistics.fmean(one.makespan_s / least for one, least in zip(ours, best, strict=True))
         found[f"{scene}_hits_ratio"] = statistics.fmean(one.hit_rate / other.hit_rate for one, other in zip(ours, hashing, strict=True))
         found[f"{scene}_spread_ratio"] = statistics.fmean(one.spread for one in ours)
+    found["redis_us_a_turn"] = statistics.fmean(one.redis_us_a_turn for one in outcomes["steady", OURS])
     joined = outcomes["joins", OURS]
     found["joiner_share_ratio"] = statistics.fmean(one.joiner_share for one in joined)
     found["joiner_peak_ratio"] = max(one.joiner_peak for one in joined)

@@ -46,6 +46,8 @@ class Outcome:
     """What it sampled of its equal share, from its coming to the end of the last job's start."""
     joiner_backlog_s: float = 0.0
     """Longest line of prompts there, in engine time."""
+    redis_us_a_turn: float = 0.0
+    """Time of Redis in scripts, a turn of a job, assignment and release included."""
     _spreads: list[tuple[float, float]] = field(default_factory=list)
 
 

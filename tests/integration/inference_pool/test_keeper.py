@@ -14,6 +14,7 @@ from pipeline.inference_pool import InferencePool, PoolLooks, Server, why_waitin
 from pipeline.inference_pool.pauses import PoolPauses
 from pipeline.messages import Sampling
 from pipeline.redis_client import AsyncClient, command_client
+from pipeline.scripts import sha
 from pipeline.settings import QueueSettings
 from pipeline.testing import LossyProxy, PrivateServer, wait_until
 from workers.agent.limits import ActiveTime
@@ -287,6 +288,35 @@ async def test_clearing_and_draining_while_jobs_run_moves_them_at_their_next_cal
 
         assert (await call).server == other.url
         assert way.told()["lost_tokens"] >= 32, "its prefix was at the first"
+
+
+async def test_a_call_that_is_cancelled_while_its_begin_is_on_the_way_is_not_in_flight(
+    folder: Path, settings: QueueSettings, redis_server: PrivateServer, pool: InferencePool
+) -> None:
+    """It began in Redis after its job was gone. An update waited for it to end, for as long as the worker lived."""
+    async with a_server(folder, "a") as server:
+        await pool.attach(RUN, [Server(server.url)])
+        with LossyProxy(redis_server.socket) as proxy:
+            client = command_client(settings.model_copy(update={"redis_url": proxy.url}))
+            patient = InferencePool(client, settings.namespace, lease_s=30.0)
+            async with ModelServers(patient, lease_s=30.0) as servers, a_way(servers) as way:
+                await way.generate(a_call(), timeout_s=20)
+                asked = len(server.requests)
+                trap = proxy.hold_reply(containing=sha("pool_begin_call").encode())
+                call = asyncio.create_task(way.generate(a_call("c2"), timeout_s=20))
+                await trap.sprung()
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+                assert [one.calls for one in (await pool.state(RUN)).servers] == [1]
+
+                trap.release()
+
+                async def nothing_in_flight() -> bool:
+                    return [one.calls for one in (await pool.state(RUN)).servers] == [0]
+
+                await wait_until(nothing_in_flight, "its end was said, too")
+                assert len(server.requests) == asked
+            await client.aclose()
 
 
 async def test_without_redis_no_call_begins(

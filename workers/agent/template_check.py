@@ -153,6 +153,10 @@ def _difference(renderer: Renderer, dialogue: Dialogue, start: int, ours: list[i
         return None
     place = _common(ours, rest)
     texts = [renderer.tokenizer.decode(ids[place : place + SHOWN]) for ids in (ours, rest)]
+    if max(theirs, default=0) >= renderer.tokenizer.vocab_size:
+        texts[1] = (
+            f"(id {max(theirs):,}, which the tokenizer of {renderer.tokenizer.vocab_size:,} ids does not have: it is another model's)"
+        )
     return Difference(dialogue.name, start + place, *texts)
 
 

@@ -84,6 +84,21 @@ async def test_another_vocabulary_is_found_though_it_writes_the_same_text() -> N
     assert found.differences[0].ours[:8] == found.differences[0].theirs[:8] == "user\nWha"
 
 
+class OfALargerVocabulary(InProcessBackend):
+    """A server whose model has more tokens than the job's tokenizer."""
+
+    async def render_chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **kwargs: Any) -> list[int]:
+        """Some ids."""
+        return [151_644, 872, 198]
+
+
+async def test_a_job_without_its_model_s_tokenizer_is_told_so() -> None:
+    """The default tokenizer is that of the scripted server: with a real model it is what people forget first."""
+    found = await compare(ChatMLRenderer(load()), OfALargerVocabulary())
+
+    assert found.differences[0].theirs == "(id 151,644, which the tokenizer of 1,740 ids does not have: it is another model's)"
+
+
 async def test_a_difference_names_the_dialogue_the_place_and_both_texts() -> None:
     verdict = await verdict_of(ChatMLRenderer(load()), "qwen2.5")
 

@@ -31,7 +31,7 @@ def _record_lines(verdict: Verdict) -> Iterator[str]:
         yield f"✗ {verdict.name}: {verdict.unreadable}"
         return
     sign = "✗" if verdict.is_broken else "✓"
-    versions = ", ".join(f"{label} ({count:,})" for label, count in verdict.versions.items())
+    versions = ", ".join(f"{label[:60]} ({count:,})" for label, count in verdict.versions.items())
     so_far = "" if verdict.ended else " (so far)"
     yield (
         f"{sign} {verdict.name}{so_far}: {_many(verdict.turns, 'turn')} in {_many(verdict.segments, 'segment')}, "

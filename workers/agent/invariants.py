@@ -32,6 +32,7 @@ from workers.llm.validate import HIGHEST_LOGPROB, LOWEST_LOGPROB
 DTYPES = {"token_ids": "uint32", "sampled_mask": "uint8", "loss_mask": "uint8", "logprobs": "float32"}
 FINISHES = ("stop", "length", "abort")
 MODES = ("raw", "scaled", "processed")
+LONGEST_TOLD = 60
 _LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 
@@ -78,6 +79,11 @@ def faults_of(trajectory: Trajectory) -> list[Fault]:
 def broken_promises(trajectory: Trajectory) -> list[str]:
     """What is wrong with a trajectory, in words; empty when nothing is."""
     return [str(fault) for fault in faults_of(trajectory)]
+
+
+def _cut(text: str) -> str:
+    """A record's own word as it is told: hostile ones are long."""
+    return repr(text) if len(text) <= LONGEST_TOLD else f"{text[:LONGEST_TOLD]!r} and {len(text) - LONGEST_TOLD:,} more"
 
 
 def common_prefix(a: U32, b: U32) -> int:
@@ -137,7 +143,7 @@ def _version_faults(index: int, segment: Segment) -> Iterator[Fault]:
     for span in segment.versions:
         if not _LABEL.fullmatch(span.version):
             yield Fault(
-                what="a version without a label", segment=index, place=span.start, expected="a printable label", found=repr(span.version)
+                what="a version without a label", segment=index, place=span.start, expected="a printable label", found=_cut(span.version)
             )
         if not last <= span.start < span.end <= n_tokens:
             yield Fault(
@@ -165,11 +171,11 @@ def _beginning_faults(trajectory: Trajectory, index: int) -> Iterator[Fault]:
     segment = trajectory.segments[index]
     if index == 0:
         if (segment.began, segment.parent, segment.fork) != ("start", -1, 0):
-            found = f"began {segment.began!r}, parent {segment.parent}, fork {segment.fork}"
+            found = f"began {_cut(segment.began)}, parent {segment.parent}, fork {segment.fork}"
             yield Fault(what="a first segment that is not the start", segment=0, expected="began 'start', parent -1, fork 0", found=found)
         return
     if not segment.began or (segment.parent >= 0 and segment.began == "start"):
-        yield Fault(what="a segment that does not say why it began", segment=index, expected="a reason", found=repr(segment.began))
+        yield Fault(what="a segment that does not say why it began", segment=index, expected="a reason", found=_cut(segment.began))
     if not -1 <= segment.parent < index:
         yield Fault(what="a parent that does not come before", segment=index, expected=f"-1 to {index - 1}", found=str(segment.parent))
         return
@@ -223,9 +229,9 @@ def _turn_faults(trajectory: Trajectory) -> Iterator[Fault]:
 
 def _call_faults(number: int, turn: Turn) -> Iterator[Fault]:
     if turn.finish not in FINISHES:
-        yield Fault(what="an unknown finish", turn=number, expected=", ".join(FINISHES), found=repr(turn.finish))
+        yield Fault(what="an unknown finish", turn=number, expected=", ".join(FINISHES), found=_cut(turn.finish))
     if turn.logprobs_mode not in MODES:
-        yield Fault(what="an unknown logprobs mode", turn=number, expected=" or ".join(MODES), found=repr(turn.logprobs_mode))
+        yield Fault(what="an unknown logprobs mode", turn=number, expected=" or ".join(MODES), found=_cut(turn.logprobs_mode))
     if turn.end - turn.start > turn.sampling.max_tokens:
         found = f"{turn.end - turn.start} tokens"
         yield Fault(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pipeline.inference_pool import PoolState, ServerState, label_in_record, standing, why_waiting
+from pipeline.inference_pool import PoolState, ServerState, label_in_record, pause_words, standing
 from pipeline.messages import Json
 
 
 def as_text(state: PoolState) -> str:
     """Two lines a server: how it stands, what it has to do; first what holds for the run."""
-    lines = why_waiting(state) if state.is_paused or not state.servers else []
+    lines = pause_words(state)
     wanted = "any" if state.allowed.any else label_in_record(state.allowed.highest, state.run)
     lines.append(
         f"weights: {wanted} · calls that went on at another server: {state.rerouted}, {state.lost_tokens:,} tokens of their prefixes lost "

@@ -29,7 +29,7 @@ from pipeline.inference_pool.records import (
     Sign,
     Wanted,
 )
-from pipeline.inference_pool.words import standing, why_waiting
+from pipeline.inference_pool.words import pause_words, standing, why_waiting
 
 __all__ = [
     "ANY",
@@ -59,6 +59,7 @@ __all__ = [
     "label",
     "label_in_record",
     "number_of",
+    "pause_words",
     "read_places",
     "standing",
     "updating_label",

@@ -27,6 +27,8 @@ from pipeline.scripts.runner import Arg, ScriptRunner
 
 LAX = 1250
 """Chosen by `rollstream bench routing`."""
+MOST_WHY = 200
+"""Characters of an error that are kept for people."""
 MAX_BATCH = 64
 """Jobs or calls a script."""
 _REFUSALS: tuple[str, ...] = get_args(BeginRefusal)
@@ -158,7 +160,7 @@ class InferencePool:
 
     async def report_refused(self, run: str, url: str, why: str) -> None:
         """A worker could not connect: a keeper looks at once, and needs one failed look to take the server for down."""
-        await self._script("pool_report", run, url, "refused", why, "")
+        await self._script("pool_report", run, url, "refused", why[:MOST_WHY], "")
 
     async def report_label(self, run: str, url: str, label: str, began: AllowedLabels) -> None:
         """An answer bore a label that the run did not allow: its server is unsynced from now on."""

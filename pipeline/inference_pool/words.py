@@ -6,16 +6,23 @@ from pipeline.inference_pool.labels import label_in_record
 from pipeline.inference_pool.records import Pause, PoolState, ServerState
 
 
+def pause_words(state: PoolState) -> list[str]:
+    """Who paused the run and since when, also when that lapsed; empty when nobody did."""
+    if state.pause is None:
+        return []
+    return [_paused(state, state.pause) if state.is_paused else _lapsed(state, state.pause)]
+
+
 def why_waiting(state: PoolState) -> list[str]:
     """Why calls of a run cannot begin; empty when some can."""
-    if state.pause is not None and state.is_paused:
-        return [_paused(state, state.pause)]
+    if state.is_paused:
+        return pause_words(state)
     if not state.servers:
         return [f"No model server is attached to the run: rollstream llm add --run {state.run} URL (a task that calls none needs none)"]
     if any(server.is_usable for server in state.servers):
         return []
-    lapsed = [_lapsed(state, state.pause)] if state.pause is not None else []
-    return ["No synced server: " + "; ".join(f"{server.url} {standing(server, state)}" for server in state.servers), *lapsed]
+    said = "; ".join(f"{server.url} {standing(server, state)}" for server in state.servers)
+    return [f"No synced server: {said}", *pause_words(state)]
 
 
 def standing(server: ServerState, state: PoolState) -> str:
@@ -47,7 +54,7 @@ def _unsynced(server: ServerState, state: PoolState) -> str:
 
 def _paused(state: PoolState, pause: Pause) -> str:
     to = f" to {label_in_record(pause.to, state.run)}" if pause.to else ""
-    what = "Its engines are away" if pause.why == "away" else f"Its weights are updated{to}"
+    what = {"away": "Its engines are away", "leaving": "Its engines are about to be away"}.get(pause.why, f"Its weights are updated{to}")
     return f"{what}, since {_ago(pause.since_ms, state)}: no model call begins until {pause.holder} ends that"
 
 

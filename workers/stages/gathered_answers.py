@@ -54,10 +54,12 @@ class GatheredAnswers(Generic[Item, Answer]):
     async def _send_some(self, asked: Sequence[tuple[Item, asyncio.Future[Answer]]]) -> None:
         try:
             answers = await self._send([item for item, _ in asked])
-        except (RollstreamError, redis.RedisError) as error:  # each that asked hears it
-            for _, answer in asked:
+        except BaseException as error:
+            for _, answer in asked:  # each that asked hears it, whatever it is: nobody waits for ever
                 if not answer.done():
-                    answer.set_exception(error)
+                    answer.set_exception(error if isinstance(error, Exception) else RuntimeError("stopped before it was answered"))
+            if not isinstance(error, RollstreamError | redis.RedisError):
+                raise
             return
         for (_, answer), said in zip(asked, answers, strict=True):
             if not answer.done():

@@ -304,7 +304,7 @@ class _AgentLoop:
             name = request.request_id if not tries else f"{request.request_id}.again{tries}"
             tries += 1
             try:
-                return await self._call_within_time(replace(request, request_id=name))
+                return await self._call_within_time(request if name == request.request_id else replace(request, request_id=name))
             except (Retryable, InvalidResponse) as error:
                 waits = isinstance(error, Retryable) and error.reason in ("busy", "engine_paused")
                 failures += not waits

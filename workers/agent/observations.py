@@ -15,6 +15,8 @@ def cut_observation(tokenizer: Tokenizer, text: str, max_tokens: int) -> str:
     """
     if max_tokens < 1:
         return ""
+    if len(text) < max_tokens and text.isascii():
+        return text  # no token is less than a byte, and no normal form changes ASCII
     span = max_tokens * CHARACTERS_A_TOKEN
     if len(text) <= 2 * span:
         ids = tokenizer.encode(text)

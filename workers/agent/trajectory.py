@@ -210,7 +210,7 @@ class TrajectoryRecorder:
         self._turns[-1] = replace(self._turns[-1], tools_s=tools_s, tool_calls=tool_calls, tool_errors=tool_errors)
 
     def add_message(self, role: str, content: str) -> None:
-        """Keep a line of the dialogue for people. Lone surrogates, which a tool may read from a file name, are kept as the model saw them."""
+        """Keep a line of the dialogue for people. Lone surrogates, as in a file name that is no UTF-8, are kept as the model saw them."""
         self._messages.append(ChatMessage(role=role, content=without_surrogates(content)))
 
     # ---- giving away

@@ -19,16 +19,18 @@ LOWEST_LOGPROB = -9000.0
 """Engines write -9999.0 where they have no number; no sampled token is that improbable."""
 HIGHEST_LOGPROB = 1e-3
 """A probability may round a little above one, not more."""
+_WHOLE_NUMBERS, _REAL_NUMBERS = frozenset({int}), frozenset({int, float})
+"""Types by `type`, since bool is an int, too. Every token of every turn is looked at, so what looks at one by one only names the fault."""
 
 
 def check_ids(ids: object, what: str) -> list[int]:
     """`ids` as a list of token ids."""
     if not isinstance(ids, list):
         raise InvalidResponse("ids", f"expected a list of {what}, got {type(ids).__name__}")
-    for position, id_ in enumerate(ids):
-        if type(id_) is not int or not 0 <= id_ <= MAX_ID:  # bool is an int, too
-            raise InvalidResponse("ids", f"{what} at {position} is {id_!r}, expected a token id")
-    return ids
+    if _WHOLE_NUMBERS.issuperset(map(type, ids)) and min(ids, default=0) >= 0 and max(ids, default=0) <= MAX_ID:
+        return ids
+    position, id_ = next((i, id_) for i, id_ in enumerate(ids) if type(id_) is not int or not 0 <= id_ <= MAX_ID)
+    raise InvalidResponse("ids", f"{what} at {position} is {id_!r}, expected a token id")
 
 
 def check_echo(prompt_ids: Sequence[int], echoed: object) -> None:
@@ -48,15 +50,16 @@ def check_logprobs(logprobs: Sequence[object], n_tokens: int) -> list[float]:
     """One finite number a token."""
     if len(logprobs) != n_tokens:
         raise InvalidResponse("logprobs_length", f"{n_tokens} tokens but {len(logprobs)} logprobs")
-    for position, value in enumerate(logprobs):
-        if type(value) is not float and type(value) is not int:
-            raise InvalidResponse("logprobs_finite", f"logprob at {position} is {value!r}, expected a number")
+    if not _REAL_NUMBERS.issuperset(map(type, logprobs)):
+        position, value = next((i, value) for i, value in enumerate(logprobs) if type(value) not in _REAL_NUMBERS)
+        raise InvalidResponse("logprobs_finite", f"logprob at {position} is {value!r}, expected a number")
     values = np.array(logprobs, dtype=np.float64)
     bad = ~((values > LOWEST_LOGPROB) & (values <= HIGHEST_LOGPROB))
     if bad.any():
         position = int(np.argmax(bad))
         raise InvalidResponse("logprobs_finite", f"logprob at {position} is {logprobs[position]!r}, expected a finite number at most 0")
-    return [float(value) for value in values]
+    found: list[float] = values.tolist()
+    return found
 
 
 def check_finish(finish: object, n_tokens: int, max_tokens: int) -> Finish:

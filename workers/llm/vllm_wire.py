@@ -9,6 +9,7 @@ integer `token_id` since 0.32, by the text `token_id:N` before; both are compare
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pipeline.engines.errors import InvalidResponse
@@ -37,7 +38,7 @@ def generate_body(request: GenRequest, wire_id: str, model: str) -> Body:
     body: Body = {
         "request_id": wire_id,
         "model": model,
-        "token_ids": list(request.prompt_ids),
+        "token_ids": _as_list(request.prompt_ids),
         "sampling_params": sampling,
         "return_token_ids": True,
         "stream": False,
@@ -50,7 +51,7 @@ def completions_body(request: GenRequest, wire_id: str, model: str) -> Body:
     body: Body = {
         "request_id": wire_id,
         "model": model,
-        "prompt": list(request.prompt_ids),
+        "prompt": _as_list(request.prompt_ids),
         **_sampling(request),
         "logprobs": 0,
         "n": 1,
@@ -63,6 +64,11 @@ def completions_body(request: GenRequest, wire_id: str, model: str) -> Body:
     if request.extra_args:
         body["vllm_xargs"] = dict(request.extra_args)
     return _with_common(body, request)
+
+
+def _as_list(ids: Sequence[int]) -> list[int]:
+    """For JSON; a long list is not copied."""
+    return ids if isinstance(ids, list) else list(ids)
 
 
 def _sampling(request: GenRequest) -> Body:
@@ -114,6 +120,18 @@ def parse_generate(payload: object, request: GenRequest, name: str = "") -> Answ
         raise InvalidResponse("logprobs_length", f"{len(ids)} tokens but no logprobs at all")
     if len(content) != len(ids):
         raise InvalidResponse("logprobs_length", f"{len(ids)} tokens but {len(content)} logprobs")
+    try:
+        named, values = [entry["token_id"] for entry in content], [entry["logprob"] for entry in content]
+    except (TypeError, LookupError):
+        named, values = [], []
+    if named == ids and ids and set(map(type, named)) == {int}:
+        return _answer(top, choice, request, name, ids, values, "token_id")
+    values, shape = _named_entries(ids, content)
+    return _answer(top, choice, request, name, ids, values, shape)
+
+
+def _named_entries(ids: list[int], content: list[object]) -> tuple[list[object], LogprobsShape]:
+    """The logprobs of entries that do not all name their token by its id, or of which one names another."""
     shape: LogprobsShape = "token_id"
     values: list[object] = []
     for position, (id_, entry) in enumerate(zip(ids, content, strict=True)):
@@ -126,7 +144,7 @@ def parse_generate(payload: object, request: GenRequest, name: str = "") -> Answ
         if named != id_ or type(named) is not int:
             raise InvalidResponse("logprobs_ids", f"logprob at {position} is of token {named!r}, the output has {id_}")
         values.append(entry.get("logprob"))
-    return _answer(top, choice, request, name, ids, values, shape)
+    return values, shape
 
 
 def parse_completions(payload: object, request: GenRequest, name: str = "") -> Answer:

@@ -113,6 +113,7 @@ def tool_schema(name: str, parameters: Mapping[str, object], description: str = 
 def first_difference(recorded: Sequence[int], prompt: Sequence[int]) -> int | None:
     """Where `prompt` stops beginning with `recorded`; None when it begins with all of it."""
     n_recorded = len(recorded)
-    if len(prompt) >= n_recorded and list(prompt[:n_recorded]) == list(recorded):
+    both = recorded if isinstance(recorded, list) else list(recorded), prompt if isinstance(prompt, list) else list(prompt)
+    if len(prompt) >= n_recorded and both[1][:n_recorded] == both[0]:
         return None
     return next((i for i, (a, b) in enumerate(zip(recorded, prompt, strict=False)) if a != b), min(n_recorded, len(prompt)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 from workers.llm.tokenizer import Tokenizer
@@ -22,6 +23,8 @@ class Part:
     is_token: bool = False
 
 
+SHORT_TEXT = 64
+"""Characters. The frames of a template are shorter, and every turn splits them again."""
 Splitter = Callable[[str], list[Part]]
 
 
@@ -32,8 +35,12 @@ def splitter(names: Iterable[str]) -> Splitter:
     pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")" if known else "(?!)")
 
     def split(text: str) -> list[Part]:
-        return [Part(piece, piece in known) for piece in pattern.split(text) if piece]
+        return [*split_short(text)] if len(text) <= SHORT_TEXT else [*split_any(text)]
 
+    def split_any(text: str) -> tuple[Part, ...]:
+        return tuple(Part(piece, piece in known) for piece in pattern.split(text) if piece)
+
+    split_short = lru_cache(maxsize=256)(split_any)
     return split
 
 

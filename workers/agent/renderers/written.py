@@ -48,6 +48,8 @@ class WrittenRenderer(ABC):
         self._closing = frozenset({self._end, *(tokenizer.specials[name] for name in closing if name in tokenizer.specials)})
         self._template = splitter(tokenizer.specials)
         self._thoughts: ThoughtCutter | None = None
+        self._before: list[Part] = []
+        """The parts of `CONTEXT` up to the end of its answer."""
 
     @property
     @abstractmethod
@@ -98,10 +100,11 @@ class WrittenRenderer(ABC):
 
     def _delta(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Ids that follow the end token of an answer when `messages` come next."""
-        before = self._parts(CONTEXT, (), generate=False)
-        after = self._parts((*CONTEXT, *messages), (), generate=True)
-        cut = max(place for place, part in enumerate(before) if part.is_token and part.text == self._end_text) + 1
-        assert after[:cut] == before[:cut], "a template that is written here renders a message the same whatever follows it"
+        if not self._before:  # the same for every delta
+            before = self._parts(CONTEXT, (), generate=False)
+            self._before = before[: max(place for place, part in enumerate(before) if part.is_token and part.text == self._end_text) + 1]
+        after, cut = self._parts((*CONTEXT, *messages), (), generate=True), len(self._before)
+        assert after[:cut] == self._before, "a template that is written here renders a message the same whatever follows it"
         return encode_parts(self.tokenizer, after[cut:])
 
     def _named(self, *settings: object) -> str:

@@ -27,6 +27,8 @@ from tokenizers.decoders import DecodeStream
 OWN_FILE = Path(__file__).with_name("rollstream-bpe.json")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
+SHORT_TEXT, MOST_SHORT_TEXTS = 32, 4096
+"""Characters, and how many such texts are remembered: the pieces between a template's control tokens, which every turn encodes again."""
 
 
 class Tokenizer:
@@ -49,6 +51,7 @@ class Tokenizer:
             raise ValueError(f"expected a tokenizer in the `tokenizers` JSON format: {error}") from error
         self.raw.no_truncation()
         self.raw.no_padding()
+        self._short_texts: dict[str, tuple[int, ...]] = {}
         self.fingerprint = hashlib.sha256(definition).hexdigest()
         self.specials: Mapping[str, int] = {token["content"]: int(token["id"]) for token in parsed.get("added_tokens") or []}
         """Added tokens by their text: control tokens and markup such as `<tool_call>`."""
@@ -63,7 +66,13 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` taken as text; lone surrogates, which no tokenizer takes, become U+FFFD."""
-        return list(self._plain.encode(_LONE_SURROGATE.sub(_REPLACEMENT, text), add_special_tokens=False).ids)
+        known = self._short_texts.get(text)
+        if known is not None:
+            return [*known]
+        ids = list(self._plain.encode(_LONE_SURROGATE.sub(_REPLACEMENT, text), add_special_tokens=False).ids)
+        if len(text) <= SHORT_TEXT and len(self._short_texts) < MOST_SHORT_TEXTS:
+            self._short_texts[text] = tuple(ids)
+        return ids
 
     def encode_template(self, text: str) -> list[int]:
         """Ids of text that we wrote, in which the texts of added tokens mean those tokens."""

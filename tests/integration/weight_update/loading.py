@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.engines import Exchange
+from pipeline.engines import Exchange, engine_kind
 
 OLD = "weights-of-the-start"
 """What a server holds that has just started."""
@@ -14,6 +14,9 @@ def weights_of(label: str) -> str:
 
 
 async def load(url: str, weights: str) -> None:
-    """What a trainer does in the block, here over vLLM's development route."""
+    """What a trainer does in the block, here over vLLM's development route, or SGLang's own. The label is not its business."""
     async with Exchange(url) as http:
-        await http.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": weights}})
+        if await engine_kind(http) == "sglang":
+            await http.post("/update_weights_from_disk", {"model_path": weights})
+        else:
+            await http.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": weights}})

@@ -34,7 +34,7 @@ async def have_turned(callers: Callers, turns: int = 1) -> None:
     await wait_until(all_turned(callers, turns), f"each job has finished {turns} more turns", timeout_s=30)
 
 
-@pytest.mark.parametrize("wire", ["0.32", "0.33"])
+@pytest.mark.parametrize("wire", ["0.32", "0.33", "sglang-0.5"])
 @pytest.mark.parametrize("mode", MODES)
 async def test_calls_go_on_over_updates_and_each_token_bears_its_version(
     run: Run, engines: Engines, settings: QueueSettings, client: AsyncClient, mode: UpdateMode, wire: str

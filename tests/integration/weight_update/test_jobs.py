@@ -1,0 +1,135 @@
+"""Whole jobs over absences and updates that last longer than their leases and their deadlines: none pays for it (ADR 13)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from pipeline.keys import Keys
+from pipeline.messages import Stage, Trajectory
+from pipeline.process import Shutdown
+from pipeline.redis_client import AsyncClient
+from pipeline.settings import QueueSettings
+from pipeline.supervisor.run_account import redis_now_ms
+from pipeline.testing import QueueAudit, wait_until
+from tests.integration.weight_update.engines import Engines, logprobs_of
+from tests.integration.weight_update.loading import load, weights_of
+from trainer_client import JobRequest, LimitsRequest, Result, Run, SamplingRequest
+from workers.llm.scripted import Latency, ServerOptions
+from workers.settings import WorkerSettings
+from workers.worker import serve
+
+pytestmark = [pytest.mark.one_server, pytest.mark.slow, pytest.mark.timeout(120)]
+JOBS = 64
+RUN_ACTIVE_S = 5.0
+AWAY_S = 10.5
+"""Above three leases, two RUN deadlines, and the wall deadline."""
+WALL_S = 9.0
+TOKEN_S, TOKENS = 0.02, 100
+"""Most answers are as long as they may be: their jobs call the model for two seconds."""
+
+
+@pytest.fixture
+async def workers(settings: QueueSettings, tmp_path: Path) -> AsyncIterator[None]:
+    """A worker of each stage in this process."""
+    shutdown = Shutdown()
+
+    def work(stage: Stage) -> asyncio.Task[int]:
+        worker = WorkerSettings(stage=stage, node="n1", slots=JOBS, grace_s=1.0, scratch_dir=tmp_path / "n1", adaptive=False)
+        return asyncio.create_task(serve(settings, worker, shutdown), name=stage.value)
+
+    tasks = [work(stage) for stage in Stage]
+    yield
+    assert not any(task.done() for task in tasks), "a worker ended by itself"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def requests() -> list[JobRequest]:
+    return [
+        JobRequest(
+            task="math",
+            id=f"j{number}",
+            prompt={"question": f"What is {number} plus 1?", "answer": str(number + 1)},
+            options={"tools": False},
+            sampling=SamplingRequest(max_tokens=TOKENS),
+            limits=LimitsRequest(max_turns=1, run_active_s=RUN_ACTIVE_S),
+            wall_s=WALL_S,
+        )
+        for number in range(JOBS)
+    ]
+
+
+def lies_in(trajectory: Trajectory) -> list[str]:
+    """Stretches of tokens that bear another version than that of the weights which made them."""
+    found: list[str] = []
+    for segment in trajectory.segments:
+        ids = segment.token_ids.tolist()
+        for turn in trajectory.turns:
+            labels = [
+                (max(turn.start, span.start), min(turn.end, span.end), span.version)
+                for span in segment.versions
+                if span.start < turn.end and turn.start < span.end
+            ]
+            weights = [weights_of(label) for start, end, label in labels for _ in range(end - start)]
+            expected = logprobs_of(weights, ids[: turn.start], ids[turn.start : turn.end], turn.sampling)
+            if segment.logprobs[turn.start : turn.end].tolist() != expected:
+                found.append(f"tokens {turn.start} to {turn.end}, said to be of {labels}")
+    return found
+
+
+Absence = Callable[[Run], AbstractAsyncContextManager[object]]
+
+
+@pytest.mark.parametrize(
+    "absence",
+    [
+        pytest.param(lambda run: run.engines_away(weights_kept=True), id="away"),
+        pytest.param(lambda run: run.weight_update(2, mode="keep"), id="frozen"),
+        pytest.param(lambda run: run.weight_update(2, mode="abort"), id="aborted"),
+    ],
+)
+async def test_64_running_jobs_lose_nothing_while_their_engines_are_away(
+    run: Run, engines: Engines, settings: QueueSettings, client: AsyncClient, workers: None, absence: Absence
+) -> None:
+    audit = QueueAudit(client, Keys.of_shard(settings.namespace, 0))
+    jobs = await run.submit(requests())
+
+    async def all_wait() -> bool:
+        found = [await audit.hash(audit.keys.job(job.id)) for job in jobs]
+        return all((fields["stage"], fields["st"]) == ("run", "running") for fields in found)
+
+    await wait_until(all_wait, "all of them wait for the first server", timeout_s=40)
+    options = ServerOptions(latency=Latency(per_token_s=TOKEN_S, sigma=0.0))
+    await run.servers.attach([await engines.start(name, options) for name in ("a", "b")], control="trainer")
+    async with run.weight_update(1) as servers:
+        for server in servers:
+            await load(server.url, weights_of(servers.version))
+    await wait_until(lambda: sum(engines[name].engine.n_running for name in ("a", "b")) == JOBS, "all of them call the model", timeout_s=10)
+
+    async with absence(run) as servers:  # type: ignore[assignment]  # of an update; nothing of an absence
+        ends_ms = await redis_now_ms(client) + AWAY_S * 1000
+
+        async def is_over() -> bool:
+            return await redis_now_ms(client) >= ends_ms
+
+        await wait_until(is_over, "three leases and two deadlines have passed", timeout_s=2 * AWAY_S)
+        assert [result async for result in run.results([])] == []
+        for server in servers or ():
+            await load(server.url, weights_of(servers.version))
+
+    results: dict[str, Result] = {result.job: result async for result in run.results(jobs, timeout_s=60)}
+    assert len(results) == JOBS
+    for result in results.values():
+        assert result.record.stop in ("finished", "tokens"), result.record
+        assert result.record.sampled_tokens <= TOKENS, "what an abort interrupted went on with the rest of its budget"
+        fields = await audit.hash(audit.keys.job(result.job))
+        assert (fields["att"], fields["failed"], fields["lost"]) == ("3", "0", "0"), "one attempt a stage"
+        trajectory = await result.trajectory()
+        assert trajectory is not None
+        assert lies_in(trajectory) == []

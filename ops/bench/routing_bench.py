@@ -1,8 +1,8 @@
 """Routing in virtual time: the pool's own scripts on a private Redis, against the original's heap of counts, round robin and consistent
 hashing.
 
-Same jobs for all, several seeds, three scenes: nothing happens; a fourth server joins; one of four dies. Ratios are of one run of this
-program.
+Same jobs for all, several seeds, four scenes: nothing happens; a fourth server joins; one of four dies; all rise one after the other, and
+the first has all jobs by then. Ratios are of one run of this program.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from ops.bench.report import Report
+from ops.bench.routing_cost import script_costs
 from ops.bench.routing_jobs import MEMBERS, draw_jobs
 from ops.bench.routing_policies import BoundedHashing, ConsistentHashing, CountHeap, Policy, Pool, RoundRobin
 from ops.bench.routing_simulation import Happening, Outcome, Simulation
@@ -23,7 +24,9 @@ from pipeline.settings import QueueSettings
 
 JOBS, SLOTS, SEEDS = 500, 128, (1, 2, 3, 4, 5)
 SERVERS = ("http://s1", "http://s2", "http://s3", "http://s4")
-SCENES = ("steady", "joins", "dies")
+SCENES = ("steady", "joins", "dies", "rises")
+RISE_S = 15.0
+"""From one server to the next where they come up one after the other."""
 LEASE_S = 3600.0
 """Virtual time is not Redis's: no lease runs out in it."""
 OURS, HASHING = "pool", "hashing"
@@ -41,8 +44,10 @@ def run(say: Callable[[str], None]) -> Report:
     """All seeds, scenes and policies."""
     kind = bench_server_kind()
     with bench_server(kind, "none") as server:
-        outcomes = asyncio.run(simulate_all(QueueSettings(redis_url=server.url), say, lax=LAX, seeds=SEEDS))
-    metrics = figures(outcomes)
+        settings = QueueSettings(redis_url=server.url)
+        costs = asyncio.run(costs_of(settings))
+        outcomes = asyncio.run(simulate_all(settings, say, jobs_count=JOBS, lax=LAX, seeds=SEEDS))
+    metrics = {**figures(outcomes), **costs}
     bounds = {
         **{f"{scene}_makespan_ratio": ("<=", 1.10) for scene in SCENES},
         **{f"{scene}_hits_ratio": (">=", 0.90) for scene in SCENES},
@@ -53,7 +58,16 @@ def run(say: Callable[[str], None]) -> Report:
     return Report(name="routing", metrics=metrics, bounds=bounds, table=tuple(table(outcomes)))
 
 
-async def simulate_all(settings: QueueSettings, say: Callable[[str], None], *, lax: int, seeds: Sequence[int]) -> Outcomes:
+async def costs_of(settings: QueueSettings) -> dict[str, float]:
+    """What the scripts cost."""
+    client = command_client(settings)
+    try:
+        return await script_costs(client, "cost")
+    finally:
+        await client.aclose()
+
+
+async def simulate_all(settings: QueueSettings, say: Callable[[str], None], *, jobs_count: int, lax: int, seeds: Sequence[int]) -> Outcomes:
     """Everything.
 
     Args:
@@ -63,26 +77,21 @@ async def simulate_all(settings: QueueSettings, say: Callable[[str], None], *, l
     client = command_client(settings)
     try:
         for seed in seeds:
-            say(f"seed {seed}: {JOBS} jobs in groups of {MEMBERS}, {SLOTS} at once")
-            jobs = draw_jobs(JOBS, seed)
+            say(f"seed {seed}: {jobs_count} jobs in groups of {MEMBERS}, {SLOTS} at once")
+            jobs = draw_jobs(jobs_count, seed)
             for scene in SCENES:
                 third_s = outcomes["steady", OURS][-1].makespan_s / 3 if scene != "steady" else 0.0
                 joins = [Happening(third_s, SERVERS[-1], True)] if scene == "joins" else []
                 dies = [Happening(third_s, SERVERS[-1], False)] if scene == "dies" else []
-                first = SERVERS[:-1] if joins else SERVERS
+                rises = [Happening(RISE_S * number, server, True) for number, server in enumerate(SERVERS) if number]
+                happenings = {"steady": [], "joins": joins, "dies": dies, "rises": rises}[scene]
+                first = {"joins": SERVERS[:-1], "rises": SERVERS[:1]}.get(scene, SERVERS)
                 for name, policy in _policies(client, settings, f"{scene}{seed}", lax).items():
-                    before_us = await _script_us(client)
-                    outcome = await Simulation(jobs, policy, first, [*joins, *dies], slots=SLOTS).run()
-                    outcome.redis_us_a_turn = (await _script_us(client) - before_us) / sum(len(job.turns) for job in jobs)
+                    outcome = await Simulation(jobs, policy, first, happenings, slots=SLOTS).run()
                     outcomes.setdefault((scene, name), []).append(outcome)
     finally:
         await client.aclose()
     return outcomes
-
-
-async def _script_us(client: AsyncClient) -> float:
-    """What scripts took of the server's time so far."""
-    return float((await client.info("commandstats")).get("cmdstat_evalsha", {"usec": 0})["usec"])
 
 
 def _policies(client: AsyncClient, settings: QueueSettings, run: str, lax: int) -> dict[str, Policy]:
@@ -101,7 +110,6 @@ def figures(outcomes: Outcomes) -> dict[str, float]:
         found[f"{scene}_makespan_ratio"] = statistics.fmean(one.makespan_s / least for one, least in zip(ours, best, strict=True))
         found[f"{scene}_hits_ratio"] = statistics.fmean(one.hit_rate / other.hit_rate for one, other in zip(ours, hashing, strict=True))
         found[f"{scene}_spread_ratio"] = statistics.fmean(one.spread for one in ours)
-    found["redis_us_a_turn"] = statistics.fmean(one.redis_us_a_turn for one in outcomes["steady", OURS])
     joined = outcomes["joins", OURS]
     found["joiner_share_ratio"] = statistics.fmean(one.joiner_share for one in joined)
     found["joiner_peak_ratio"] = max(one.joiner_peak for one in joined)

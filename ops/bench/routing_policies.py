@@ -1,6 +1,6 @@
 """Who chooses the server of a job: the pool's own script on a real Redis, and what it is compared with.
 
-All keep a job's server for the life of the job, since all real ones do.
+All keep a job's server for the life of the job, since all real ones do; the pool moves some when one server has nearly all.
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ class Policy(Protocol):
         """A server is found to be dead."""
         ...
 
+    async def look(self, server: str) -> None:
+        """A keeper's look at a server that is well."""
+        ...
+
 
 class _Local:
     """What the compared ones have in common: they know who is there, and count who has what."""
@@ -79,6 +83,9 @@ class _Local:
 
     async def dead(self, server: str) -> None:
         self.servers = [other for other in self.servers if other != server]
+
+    async def look(self, server: str) -> None:
+        """Nobody looks."""
 
     def those(self, avoid: frozenset[str]) -> list[str]:
         return [server for server in self.servers if server not in avoid] or self.servers
@@ -166,6 +173,9 @@ class Pool:
     async def dead(self, server: str) -> None:
         for _ in range(2):
             await self._looks.looked(DueLook(self._run, server, True, "", ()), Seen(alive=False, why="connection refused"))
+
+    async def look(self, server: str) -> None:
+        await self._looks.looked(DueLook(self._run, server, True, "", ()), Seen(alive=True))
 
     def _call(self, job: RoutedJob) -> Call:
         return Call(self._of[job.number], f"{job.name}.call")

@@ -13,6 +13,8 @@ from ops.bench.routing_jobs import RoutedJob
 from ops.bench.routing_policies import Policy
 
 CACHE_TOKENS = 200_000
+LOOK_S = 0.75
+"""From a look at a server to the next."""
 FOUND_DEAD_S = 1.5
 """From the death of a server until looks have found it out; calls to it are refused meanwhile."""
 REFUSED_S = 0.1
@@ -46,8 +48,6 @@ class Outcome:
     """What it sampled of its equal share, from its coming to the end of the last job's start."""
     joiner_backlog_s: float = 0.0
     """Longest line of prompts there, in engine time."""
-    redis_us_a_turn: float = 0.0
-    """Time of Redis in scripts, a turn of a job, assignment and release included."""
     _spreads: list[tuple[float, float]] = field(default_factory=list)
 
 
@@ -88,6 +88,7 @@ class Simulation:
             self._push(happening.at_s, "join" if happening.joins else "die", happening.server)
         for _ in range(self._slots):
             await self._start_next()
+        self._push(LOOK_S, "look", "")
         left = len(self._jobs)
         while left:
             engine = min(self._engines.values(), key=Engine.next_end_s)
@@ -126,6 +127,11 @@ class Simulation:
             await self._join(str(who))
         elif what == "die":
             await self._die(str(who))
+        elif what == "look":
+            for name, engine in self._engines.items():
+                if engine.is_alive:
+                    await self._policy.look(name)
+            self._push(self._now_s + LOOK_S, "look", "")
         elif what == "found dead":
             await self._policy.dead(str(who))
         return 0

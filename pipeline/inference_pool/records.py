@@ -12,8 +12,8 @@ ControlledBy = Literal["ops", "trainer"]
 """`ops`: always there; `trainer`: shares its accelerators with the trainer, and is away while that trains."""
 NoServer = Literal["none", "down", "unsynced", "draining", "avoided"]
 """Why no server was assigned. `none`: the run has none of that model; `avoided`: those left are the ones that the asker avoids."""
-BeginRefusal = Literal["paused", "gone", "down", "unsynced"]
-"""Why a call may not begin. `gone`: the server left the run, or the assignment ran out."""
+BeginRefusal = Literal["paused", "gone", "down", "unsynced", "crowded"]
+"""Why a call may not begin. `gone`: the server left the run, or the assignment ran out; `crowded`: other servers have much less to do."""
 Standing = Literal["up", "draining", "down", "unsynced"]
 
 

@@ -20,7 +20,7 @@ end
 -- The oldest and the newest label that a run allows now; '' = any.
 local function allowed_labels(r) return r.ver or '', r.to or r.ver or '' end
 
-local function pool_server(run, url) return hash(server_key(run, url), 'model', 'state', 'alive', 'ver', 'shared', 'fails', 'started') end
+local function pool_server(run, url) return hash(server_key(run, url), 'model', 'state', 'alive', 'ver', 'shared', 'fails', 'started', 'spill') end
 -- Weights that a trainer is changing just now bear a label that nothing allows, also in a run that has had no update yet.
 local function is_synced(r, s)
   if s.shared == '1' then return true end

@@ -3,7 +3,8 @@
 -- Model calls begin, and stand in `calls:` until they end: who pauses the run sees all of them. The lease is renewed. Idempotent by call id.
 -- ARGV: run, lease_ms, then per call: server, holder, call id (no spaces)
 -- Returns {oldest label that the run allows now, newest ('' = any), then per call: ok, label of the server's weights; in place of ok: shared (it may,
--- and what the run allows does not concern that server), or why not: paused, gone (the server or the lease), down, unsynced}.
+-- and what the run allows does not concern that server), or why not: paused, gone (the server or the lease), down, unsynced,
+-- crowded (others have much less to do: the job is to be assigned anew, pool_looked says how many are)}.
 local run, lease = ARGV[1], tonumber(ARGV[2])
 local r, read = pool_run(run), {}
 local lowest, highest = allowed_labels(r)
@@ -14,6 +15,10 @@ for i = 3, #ARGV, 3 do
   read[url] = s
   local score = call('ZSCORE', leases_key(run, url), holder)
   local no = (r.is_paused and 'paused') or why_not(r, s) or ((not score or tonumber(score) <= NOW) and 'gone') or nil
+  if not no and tonumber(s.spill or '0') > 0 then
+    s.spill, no = s.spill - 1, 'crowded'
+    call('HINCRBY', server_key(run, url), 'spill', -1)
+  end
   if not no then
     local key, calls = leases_key(run, url), calls_key(run, url)
     local ids = call('HGET', calls, holder) or ''

@@ -32,6 +32,20 @@ else
   s.alive, s.ver = '1', label
 end
 local is, act = standing(s), ''
+-- Servers that came up one after the other: the first has all jobs, and they are long. It gives an eighth of what it has too much away from look to
+-- look, so that nobody is overrun by prompts that it has never seen.
+if alive and is == 'up' then
+  local total, count = 0, 0
+  for _, other in ipairs(call('SMEMBERS', servers_key(run))) do
+    local t = other == url and s or pool_server(run, other)
+    if t.model == s.model and t.state == 'up' and not why_not(r, t) then
+      total, count = total + call('ZCOUNT', leases_key(run, other), NOW, '+inf'), count + 1
+    end
+  end
+  local load = call('ZCOUNT', leases_key(run, url), NOW, '+inf')
+  local surplus = count > 0 and load > 1.5 * total / count + 4 and load - total / count or 0
+  call('HSET', key, 'spill', math.ceil(surplus / 8))
+end
 if was ~= is then
   call('HSET', key, 'since', NOW)
   pool_changed(run)

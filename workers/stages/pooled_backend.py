@@ -276,7 +276,7 @@ class PooledBackend:
                 return self._assignment, answer
             if answer == "paused":
                 await self._wait(change, None)
-            else:
+            elif answer != "crowded" or self._wanted.pin is None:
                 await self._give_back()
 
     async def _give_back(self) -> None:

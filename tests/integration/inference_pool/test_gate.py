@@ -206,6 +206,23 @@ async def test_members_of_a_group_meet_while_that_server_has_room(pool: Inferenc
     assert max(load.values()) <= 1.25 * sum(load.values()) / 4 + 1
 
 
+async def test_a_server_that_has_nearly_all_gives_some_away_from_look_to_look(pool: InferencePool, looks: PoolLooks) -> None:
+    """Of four servers that came up one after the other the first had all jobs, for as long as they ran, and the others none."""
+    await pool.attach(RUN, [A])
+    held = [await pool.assign(RUN, "", f"j{number}", 1) for number in range(40)]
+    calls = [Call(found, "c") for found in held if found]
+    await pool.attach(RUN, [B])
+
+    for moved in (3, 3, 0):
+        await see(looks, A.url, "")
+        crowded = [call for call, said in zip(calls, await pool.begin_calls(RUN, calls), strict=True) if said == "crowded"]
+        assert len(crowded) == moved, "an eighth of the surplus, while that is half as much again as the mean, and four"
+        await pool.release(*(call.assignment for call in crowded))
+        again = [await pool.assign(RUN, "", call.assignment.holder.split(":")[0], 1) for call in crowded]
+        assert {found.server for found in again if found} <= {B.url}
+        calls = [call for call in calls if call not in crowded]
+
+
 async def test_a_server_that_joins_gets_the_next_jobs_and_nobody_is_moved_to_it(pool: InferencePool) -> None:
     await pool.attach(RUN, [A])
     before = [await pool.assign(RUN, "", f"j{number}", 1) for number in range(6)]

@@ -87,7 +87,7 @@ class Engine:
             raise NotLoaded("it restarted during the update, and holds the weights that it started with")
         if self.keeps_label and health.version != label:
             raise NotLoaded(f"expected the label {label}, it has {health.version!r}: it restarted, or another trainer has it")
-        if not self.started and self.is_paused and not health.paused:
+        if not self.started and self.is_paused and health.tells_pause and not health.paused:
             raise NotLoaded("it is not paused any more: it restarted during the update")
 
 

@@ -16,6 +16,8 @@ class Health:
 
     alive: bool
     paused: bool = False
+    tells_pause: bool = True
+    """Whether it says that it is paused; where it does not, `paused` is False."""
     version: str = ""
     """Label of its weights; empty when it does not say."""
     running: int = 0

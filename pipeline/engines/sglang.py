@@ -109,7 +109,8 @@ class SglangControl:
         return Health(
             alive=True,
             kind="sglang",
-            paused=not ready,
+            paused=ready is False,
+            tells_pause=ready is not None,
             version=version,
             running=running,
             waiting=waiting,
@@ -117,14 +118,14 @@ class SglangControl:
             started=started,
         )
 
-    async def _is_ready(self) -> bool:
+    async def _is_ready(self) -> bool | None:
+        """Whether it takes calls now; None = it does not say."""
         try:
-            await self._http.get_if_there("/ready", parse=False)
+            return None if await self._http.get_if_there("/ready", parse=False) is None else True
         except Retryable as error:
             if error.status == 503:
                 return False
             raise
-        return True
 
     async def _start(self) -> str:
         """What names the start of the server: how long it took, which is never the same twice.

@@ -75,6 +75,7 @@ class VllmControl:
             alive=True,
             kind="vllm",
             paused=isinstance(paused, dict) and paused.get("is_paused") is True,
+            tells_pause=paused is not None,
             version=version,
             running=int(sum(samples[RUNNING])),
             waiting=int(sum(samples[WAITING])),

@@ -49,6 +49,7 @@ async def test_a_look_says_which_engine_it_is_and_how_busy(scene: Scene) -> None
 
     assert (health.alive, health.kind, health.detail) == (True, "sglang" if scene.server.options.is_sglang else "vllm", "")
     assert (health.running, health.waiting, health.paused, health.version) == (1, 0, False, "default")
+    assert health.tells_pause == (scene.server.options.wire != "sglang-0.5.10")
     assert 0 < health.kv_used < 0.01
     assert bool(health.started) == (scene.server.options.wire != "sglang-0.5.10")
     await scene.client.abort("slow")
@@ -146,7 +147,7 @@ async def test_an_engine_that_cannot_says_how_it_could() -> None:
         assert not await control.set_version("1.2")
         assert await control.version() == ""
         health = await control.health()
-    assert (health.alive, health.paused, health.version) == (True, False, "")
+    assert (health.alive, health.paused, health.tells_pause, health.version) == (True, False, False, "")
 
 
 async def test_a_server_that_was_started_again_has_another_start_and_its_first_label(scene: Scene) -> None:

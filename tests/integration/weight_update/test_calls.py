@@ -34,7 +34,7 @@ async def have_turned(callers: Callers, turns: int = 1) -> None:
     await wait_until(all_turned(callers, turns), f"each job has finished {turns} more turns", timeout_s=30)
 
 
-@pytest.mark.parametrize("wire", ["0.32", "0.33", "sglang-0.5"])
+@pytest.mark.parametrize("wire", ["0.32", "0.33", "sglang-0.5.10", "sglang-0.5"])
 @pytest.mark.parametrize("mode", MODES)
 async def test_calls_go_on_over_updates_and_each_token_bears_its_version(
     run: Run, engines: Engines, settings: QueueSettings, client: AsyncClient, mode: UpdateMode, wire: str
@@ -54,9 +54,11 @@ async def test_calls_go_on_over_updates_and_each_token_bears_its_version(
         assert callers.versions == {"default", "1.0", "1.1", "1.2"}
         crossed = [result for _, result in callers.results if len(result.spans) > 1]
         aborted = [result for _, result in callers.results if result.finish == "abort"]
-        assert bool(crossed) == (mode == "keep"), "frozen calls go on with the new weights"
+        has_spans = wire != "sglang-0.5.10"  # without them a call over which weights changed is made again
+        assert bool(crossed) == (mode == "keep" and has_spans), "frozen calls go on with the new weights"
         assert bool(aborted) == (mode == "abort"), "aborted ones return what they have"
-        assert (await run.servers.state()).rerouted == 0, "nobody has lost its server"
+        if has_spans or mode != "keep":
+            assert (await run.servers.state()).rerouted == 0, "nobody has lost its server"
 
 
 async def test_updates_without_a_pause_at_the_engine(run: Run, engines: Engines, settings: QueueSettings, client: AsyncClient) -> None:

@@ -9,6 +9,7 @@ integer `token_id` since 0.32, by the text `token_id:N` before; both are compare
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Literal
 
@@ -21,6 +22,17 @@ GENERATE_PREFIX = "generate-tokens-"
 """vLLM aborts by the id it made, which is ours with a prefix; a bare id answers 200 and does nothing."""
 COMPLETIONS_PREFIX = "cmpl-"
 TOKEN_TEXT_PREFIX = "token_id:"
+
+
+MAX_SALT = 128
+NOT_IN_SALT = frozenset("@/\\\0")
+
+
+def salt_on_the_wire(salt: str) -> str:
+    """A salt as vLLM takes it: short, and without what names files. Salts that differ stay different; labels of weights have a slash."""
+    if len(salt) <= MAX_SALT and NOT_IN_SALT.isdisjoint(salt):
+        return salt
+    return hashlib.blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def abort_ids(endpoint: Literal["generate", "completions"], wire_id: str) -> list[str]:
@@ -93,7 +105,7 @@ def _sampling(request: GenRequest) -> Body:
 
 def _with_common(body: Body, request: GenRequest) -> Body:
     if request.cache_salt is not None:
-        body["cache_salt"] = request.cache_salt
+        body["cache_salt"] = salt_on_the_wire(request.cache_salt)
     if request.priority:
         body["priority"] = request.priority
     return body

@@ -193,6 +193,17 @@ async def test_cached_tokens_come_in_blocks_and_salts_do_not_share(pair: Pair) -
     assert again.cached_tokens == len(long) // 16 * 16
 
 
+async def test_labels_of_weights_are_salts(pair: Pair) -> None:
+    """vLLM refuses salts with a slash, and each of our labels has one: no call of any run was taken."""
+    long = PROMPT * 4
+    first = await pair.client.generate(a_request("a", prompt_ids=long, cache_salt="run1/1.3"), timeout_s=10)
+    again = await pair.client.generate(a_request("b", prompt_ids=[*long, 5], cache_salt="run1/1.3"), timeout_s=10)
+    other = await pair.client.generate(a_request("c", prompt_ids=long, cache_salt="run1/1.4"), timeout_s=10)
+
+    assert (first.cached_tokens, other.cached_tokens) == (0, 0)
+    assert again.cached_tokens == len(long) // 16 * 16
+
+
 async def test_a_flush_empties_the_cache_unless_calls_hold_it(pair: Pair) -> None:
     await pair.client.generate(a_request("a", prompt_ids=PROMPT * 2), timeout_s=10)
     call = asyncio.create_task(pair.client.generate(scripted(SCRIPT, "slow", delay_ms=20), timeout_s=30))

@@ -7,6 +7,7 @@ from workers.llm.scripted.engine import Call
 from workers.llm.scripted.http import BadRequestError, Body
 from workers.llm.scripted.options import ServerOptions
 from workers.llm.tokenizer import Tokenizer
+from workers.llm.vllm_wire import MAX_SALT, NOT_IN_SALT
 
 DEFAULT_MAX_TOKENS = 16
 """vLLM's, when a request names none."""
@@ -35,8 +36,8 @@ def read_call(body: Body, prompt: object, raw: Body, extra: object, request_id: 
     if room < 1:
         raise BadRequestError(f"The prompt has {len(ids)} tokens; the context of this model is {options.max_model_len} tokens.")
     salt = body.get("cache_salt")
-    if salt is not None and not (isinstance(salt, str) and 1 <= len(salt) <= 1024):
-        raise BadRequestError("cache_salt must be a text of 1 to 1024 characters", param="cache_salt")
+    if salt is not None and not (isinstance(salt, str) and (options.wire.startswith("sglang") or _is_salt(salt))):
+        raise BadRequestError("cache_salt must be at most 128 characters without '@', '/', '\\\\' or NUL", param="cache_salt")
     stop = raw.get("stop") or []
     if "" in stop:  # also as one empty text
         raise BadRequestError("stop cannot contain an empty string.")
@@ -115,3 +116,8 @@ def _whole(raw: Body, name: str, default: int, low: int) -> int:
     if type(value) is not int or value < low:
         raise BadRequestError(f"{name} must be a whole number of at least {low}, got {value!r}", param=name)
     return value
+
+
+def _is_salt(text: str) -> bool:
+    """Whether vLLM takes it; SGLang takes any."""
+    return 1 <= len(text) <= MAX_SALT and NOT_IN_SALT.isdisjoint(text)

@@ -28,7 +28,7 @@ Permanent keys (no expiry; everything else has one):
 
 Keys of a run, renewed while its trainer is in contact, gone `ttl_ms` after:
 
-    r:<run>             hash    incarnation, state, rev, weight, quota, counters · connect, scripts
+    r:<run>             hash    incarnation, state, rev, weight, quota, counters, how long deadlines stood still · connect, scripts
     q:<run>[:<class>]   zset    waiting jobs by priority and order, those of validations in a band above all others · accept
     open:<run>          zset    units (single jobs and groups) without an end -> accepted at · accept, terminal
     aw:<run>            zset    jobs that await a reward from outside or their group's hook -> until, ms · await_reward; their end takes out

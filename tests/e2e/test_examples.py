@@ -68,6 +68,7 @@ def fleet() -> Iterator[Run]:
         environment = {**folders, "HOME": str(home), "PYTHONPATH": f"{ROOT}:{home / 'site'}", "ROLLSTREAM_REDIS_URL": ""}
         with ChildProcesses(home / "logs", environment) as children:
             children.start("model", "workers.llm.scripted", "--socket", str(home / "llm"), *MODEL, str(ARITHMETIC), str(WORDS))
+            children.start("own", "workers.llm.scripted", "--socket", str(home / "own"), *MODEL, str(ARITHMETIC))
             for stage in ("init", "run", "eval"):
                 children.start(stage, "ops.cli", "worker", "run", "--stage", stage, "--node", "n1", "--slots", "8", "--grace-s", "1")
             children.start("supervisor", "ops.cli", "supervisor", "run")
@@ -89,7 +90,7 @@ def fleet() -> Iterator[Run]:
                 assert done.returncode == expect, done.stdout + done.stderr
                 return done.stdout
 
-            wait_in_thread((home / "llm").exists, "the model listens", timeout_s=30)
+            wait_in_thread(lambda: (home / "llm").exists() and (home / "own").exists(), "the models listen", timeout_s=30)
             for name in ("arithmetic", "evals", "words", "mine", "judged"):
                 run("-m", "ops.cli", "llm", "add", "--shared", "--run", name, f"unix:{home / 'llm'}")
             yield run
@@ -118,6 +119,20 @@ def test_a_trainer_takes_steps_goes_on_and_goes_back(fleet: Run, tmp_path: Path)
 
     without_a_checkpoint = fleet(*command[:3], "--groups", "1", "--n", "4", "--steps", "1")
     assert "incarnation 4, next step 4" in without_a_checkpoint
+
+
+@pytest.mark.parametrize("away", [(), ("--away",)], ids=["", "away"])
+def test_weights_are_updated_after_each_step(fleet: Run, away: tuple[str, ...]) -> None:
+    home = Path(re.search(r"unix:(\S+)/llm", fleet("-m", "ops.cli", "llm", "list", "--run", "arithmetic"))[1])  # type: ignore[index]  # it is listed
+
+    said = fleet("examples/weight_update.py", "--steps", "2", "--groups", "1", *away, f"unix:{home / 'own'}")
+
+    versions = re.findall(r"^version (\d+)\.(\d+) on 1 servers$", said, re.MULTILINE)
+    first = int(versions[0][1])
+    assert [int(number) for _, number in versions] == [first, first + 1, first + 2]
+    trained = re.findall(r"^step (\d+): tokens by version (\{.+\})$", said, re.MULTILINE)
+    assert [int(index) for index, _ in trained] == [first + 1, first + 2]
+    assert f"'{versions[0][0]}.{first}'" in trained[0][1]
 
 
 def test_rewards_come_from_outside_and_a_hook_ranks_each_group(fleet: Run) -> None:

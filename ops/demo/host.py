@@ -1,7 +1,7 @@
 """The process behind a demo: it holds the server and runs a node's processes, until it is told to stop or one of them fails.
 
-`python -m ops.demo.host RUN SLOTS`. With `ROLLSTREAM_PARENT_FD` it ends with the process that started it; without (--keep) it stays until
-SIGTERM. What it starts ends with it in any case.
+`python -m ops.demo.host RUN SLOTS MODEL`. With `ROLLSTREAM_PARENT_FD` it ends with the process that started it; without (--keep) it
+stays until SIGTERM. What it starts ends with it in any case.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import asyncio
 import contextlib
 import shutil
 import sys
-from importlib import resources
-from pathlib import Path
 
 from ops.child_processes import ChildEnded, ChildProcesses
+from ops.demo.models import MODEL_NAMES, DemoModel, demo_model
 from ops.demo.places import PREFIX, Places, kept_demos, places_of, write_state
 from pipeline.embedded import open_redis
 from pipeline.keys import Keys
@@ -23,22 +22,20 @@ from pipeline.process import Shutdown
 from pipeline.redis_client import ask, command_client
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
-from workers.handlers.math.data import SHIPPED
 from workers.sandbox.process import sweep
 from workers.worker import SANDBOXES
 
 STOP_GRACE_S = 4.0
-MODEL = ("--first-token-ms", "40", "--per-token-ms", "4", "--mean-steps", "3", "--tool-rate", "0.25")
-"""Fast enough for a minute, slow enough to watch."""
 
 
 def main() -> int:
     """Runs the host; 1 when one of its processes failed."""
     run, slots = sys.argv[1], int(sys.argv[2])
+    model = demo_model(next(name for name in MODEL_NAMES if name == sys.argv[3]))
     configure_logs(as_json=False)
     places = places_of(run)
     try:
-        return asyncio.run(_host(places, slots))
+        return asyncio.run(_host(places, slots, model))
     except ChildEnded as ended:
         print(f"{ended}\n{redact_text(ended.tail)}", file=sys.stderr)
         return 1
@@ -51,16 +48,16 @@ def main() -> int:
         shutil.rmtree(places.scratch, ignore_errors=True)
 
 
-async def _host(places: Places, slots: int) -> int:
+async def _host(places: Places, slots: int, model: DemoModel) -> int:
     shutdown = Shutdown()
     shutdown.on_signals()
     shutdown.on_parent_exit()
     environment = {"ROLLSTREAM_SCRATCH_DIR": str(places.scratch), "ROLLSTREAM_LEASE_S": "15"}
     with open_redis() as address, ChildProcesses(places.logs, {**environment, "ROLLSTREAM_REDIS_URL": address.url}) as children:
         await end_stranded_runs(address.url)
+        model.start(children, places)
         start_processes(children, places, slots)
-        await _until_listening(places.model_socket, children)
-        write_state(places, redis_url=address.url)
+        write_state(places, redis_url=address.url, model_url=await _address(model, places, children, shutdown))
         print("ready", flush=True)
         watch = asyncio.create_task(children.watch(), name="children")
         stop = asyncio.create_task(shutdown.stop.wait(), name="stop")
@@ -92,10 +89,7 @@ async def end_stranded_runs(redis_url: str) -> None:
 
 
 def start_processes(children: ChildProcesses, places: Places, slots: int) -> None:
-    """A node's processes, a supervisor, and the scripted model."""
-    folder = Path(str(resources.files("workers.handlers.math.problems")))
-    files = [str(folder / f"{name}.jsonl") for name in SHIPPED]
-    children.start("model", "workers.llm.scripted", "--socket", str(places.model_socket), *MODEL, "--problems", *files)
+    """A node's processes and a supervisor."""
     for stage in Stage:
         own_slots = slots if stage is Stage.RUN else max(2, slots // 8)
         children.start(
@@ -115,11 +109,12 @@ def start_processes(children: ChildProcesses, places: Places, slots: int) -> Non
     children.start("supervisor", "ops.cli", "supervisor", "run", "--name", places.run)
 
 
-async def _until_listening(socket: Path, children: ChildProcesses) -> None:
-    """The model's socket is there when it listens."""
-    while not await asyncio.to_thread(socket.exists):
+async def _address(model: DemoModel, places: Places, children: ChildProcesses, shutdown: Shutdown) -> str:
+    """The model's address once it serves; empty when the demo is told to stop before."""
+    while not (found := await asyncio.to_thread(model.address, places)) and not shutdown.stop.is_set():
         children.check()
         await asyncio.sleep(0.05)
+    return found
 
 
 if __name__ == "__main__":

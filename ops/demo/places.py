@@ -51,6 +51,11 @@ class Places:
     logs: Path
     scratch: Path
     model_socket: Path
+    """Of a scripted model."""
+    model_state: Path
+    """Where a real model server tells its address."""
+    models: Path
+    """Models that demos made, kept for later ones."""
 
 
 def new_run() -> str:
@@ -70,10 +75,12 @@ def places_of(run: str) -> Places:
         logs=folders.state / "logs" / run,
         scratch=folders.scratch / run,
         model_socket=folders.run / f"{run[-10:]}-llm",
+        model_state=folders.state / "logs" / run / "model.json",
+        models=folders.state / "models",
     )
 
 
-def write_state(places: Places, *, redis_url: str) -> None:
+def write_state(places: Places, *, redis_url: str, model_url: str) -> None:
     """Says that this process hosts the demo."""
     me = identify(os.getpid())
     assert me is not None  # we run
@@ -83,7 +90,7 @@ def write_state(places: Places, *, redis_url: str) -> None:
         started=me.started,
         boot=machine_boot(),
         redis_url=redis_url,
-        model_url=f"unix:{places.model_socket}",
+        model_url=model_url,
         logs=str(places.logs),
     )
     fresh = places.state_file.with_suffix(".new")

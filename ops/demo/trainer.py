@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from ops.demo.places import DemoState
+from ops.demo.models import DemoModel
+from ops.demo.places import DemoState, Places
 from ops.look import Look, look
 from pipeline.errors import BrokerUnreachable
 from pipeline.inference_pool import InferencePool, Server
 from pipeline.messages import Grade, Prompt, Trajectory
 from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
-from trainer_client import LimitsRequest, SamplingRequest, Step, StepRequest, connect
+from trainer_client import Step, connect
 from trainer_client.results import Result
 from trainer_client.run_statistics import RunStatistics
-from workers.handlers.math.data import SHIPPED, load_shipped
 
 LOOK_EVERY_S = 0.25
 SETTLE_TIMEOUT_S = 10.0
@@ -36,9 +36,17 @@ class DemoOutcome:
 
 
 async def take_a_step(
-    state: DemoState, *, groups: int, n: int, timeout_s: float, show: Callable[[Look], None], failed: Callable[[], None]
+    state: DemoState,
+    places: Places,
+    model: DemoModel,
+    *,
+    groups: int,
+    n: int,
+    timeout_s: float,
+    show: Callable[[Look], None],
+    failed: Callable[[], None],
 ) -> DemoOutcome:
-    """One step of `groups` informative groups.
+    """One step of `groups` groups.
 
     Args:
         show: told how the pipeline looks, while it runs.
@@ -52,18 +60,8 @@ async def take_a_step(
     try:
         await InferencePool(client, settings.namespace, lease_s=settings.lease_s).attach(state.run, [Server(state.model_url, "", "1.0")])
         async with connect(settings, run=state.run) as run:
-            rows = [asdict(problem) for name in SHIPPED for problem in load_shipped(name).problems]
-            run.feed(rows, epochs=1000, shuffle_seed=7)
-            request = StepRequest(
-                task="math",
-                groups=groups,
-                n=n,
-                ahead=0,
-                run_seed=11,
-                sampling=SamplingRequest(max_tokens=400),
-                limits=LimitsRequest(max_turns=5, max_sampled_tokens=1200, tool_timeout_s=15.0),
-                version="1.0",
-            )
+            run.feed(model.rows(), epochs=1000, shuffle_seed=7)
+            request = model.request(places, groups, n)
 
             async def looking() -> None:
                 while True:

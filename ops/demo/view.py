@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from ops.demo.models import DemoModel
 from ops.demo.places import DemoState
 from ops.demo.trainer import DemoOutcome
 from ops.job_view import render_trajectory
@@ -24,20 +25,16 @@ GROUPS_SHOWN = 24
 RIGHT, WRONG, UNCOUNTED = "●", "○", "·"
 
 
-def introduce(console: Console, *, run: str, groups: int, n: int, slots: int) -> None:
+def introduce(console: Console, model: DemoModel, *, run: str, groups: int, n: int, slots: int) -> None:
     """What will happen, before it does."""
     console.print("[bold]Rollstream demo[/bold]: one training step of rollouts, on this machine.\n")
     console.print(
         "It starts a Redis-compatible server of its own (Valkey, from a wheel), one worker process for each stage "
-        f"(INIT, RUN with {slots} slots, EVAL), a DAPO supervisor, and an inference server. Then it asks for {groups} informative groups "
-        f"of {n} rollouts on math problems with a Python tool."
+        f"(INIT, RUN with {slots} slots, EVAL), a DAPO supervisor, and an inference server. "
+        f"Then it asks for {model.asks.format(groups=groups, n=n)}."
     )
-    console.print(
-        "Nothing is downloaded now; no GPU and no sudo is used; everything listens on Unix sockets of yours. "
-        "[bold]The model is a scripted stand-in: its rewards say nothing of a model.[/bold] "
-        "The pipeline, sandboxes, grader and tokens are real."
-    )
-    console.print(f"run [bold]{run}[/bold] · about half a minute on two free cores\n")
+    console.print(model.said)
+    console.print(f"run [bold]{run}[/bold] · {model.takes}\n")
 
 
 class LiveView:

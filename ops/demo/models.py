@@ -1,0 +1,177 @@
+"""The models a demo can run on: the scripted one of this package, and a real small language model in a real vLLM.
+
+Each says what a person is told of it, which processes serve it, and what the step asks of it. SmolLM2-135M gets the short problems and no
+tool, and every group counts: it solves next to none of them, and a step that waited for groups with right and wrong answers would not end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Literal, get_args
+
+import orjson
+
+from ops.child_processes import ChildProcesses
+from ops.demo.places import Places
+from trainer_client import ChatRequest, LimitsRequest, SamplingRequest, StepRequest
+from workers.handlers.math.data import SHIPPED, load_shipped
+
+ModelName = Literal["scripted", "smollm2"]
+MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
+SCRIPTED_PACE = ("--first-token-ms", "40", "--per-token-ms", "4", "--mean-steps", "3", "--tool-rate", "0.25")
+"""Fast enough for a minute, slow enough to watch."""
+SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+"""What its template writes for a dialogue without a system message."""
+SHORT_QUESTION = 120
+"""Characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoModel:
+    """One of them."""
+
+    name: ModelName
+    asks: str
+    """What the step asks for, with places for `groups` and `n`."""
+    said: str
+    """What a person should know before it runs, in Rich's markup."""
+    takes: str
+    """How long a step takes."""
+    groups: int
+    """Default of `--groups`."""
+    n: int
+    """Default of `--n`."""
+    slots: int
+    """Default of `--slots`."""
+    step_timeout_s: int
+    start_timeout_s: float
+    start: Callable[[ChildProcesses, Places], None]
+    """Starts what serves it."""
+    address: Callable[[Places], str]
+    """Where it serves; empty as long as it does not."""
+    rows: Callable[[], list[Mapping[str, object]]]
+    """The problems."""
+    request: Callable[[Places, int, int], StepRequest]
+    """The step, of so many groups and members."""
+
+
+def demo_model(name: ModelName) -> DemoModel:
+    """The model of a name."""
+    return _SCRIPTED if name == "scripted" else _SMOLLM2
+
+
+def smollm2_folder(places: Places) -> Path:
+    """Where SmolLM2 is kept between demos."""
+    return places.models / "SmolLM2-135M-Instruct"
+
+
+# ---- the scripted model
+
+
+def _start_scripted(children: ChildProcesses, places: Places) -> None:
+    folder = Path(str(resources.files("workers.handlers.math.problems")))
+    files = [str(folder / f"{name}.jsonl") for name in SHIPPED]
+    children.start("model", "workers.llm.scripted", "--socket", str(places.model_socket), *SCRIPTED_PACE, "--problems", *files)
+
+
+def _scripted_address(places: Places) -> str:
+    """The model's socket is there when it listens."""
+    return f"unix:{places.model_socket}" if places.model_socket.exists() else ""
+
+
+def _scripted_request(_: Places, groups: int, n: int) -> StepRequest:
+    return StepRequest(
+        task="math",
+        groups=groups,
+        n=n,
+        ahead=0,
+        run_seed=11,
+        sampling=SamplingRequest(max_tokens=400),
+        limits=LimitsRequest(max_turns=5, max_sampled_tokens=1200, tool_timeout_s=15.0),
+        version="1.0",
+    )
+
+
+_SCRIPTED = DemoModel(
+    name="scripted",
+    asks="{groups} informative groups of {n} rollouts on math problems with a Python tool",
+    said="Nothing is downloaded now; no GPU and no sudo is used; everything listens on Unix sockets of yours. "
+    "[bold]The model is a scripted stand-in: its rewards say nothing of a model.[/bold] "
+    "The pipeline, sandboxes, grader and tokens are real.",
+    takes="about half a minute on two free cores",
+    groups=8,
+    n=8,
+    slots=48,
+    step_timeout_s=150,
+    start_timeout_s=30.0,
+    start=_start_scripted,
+    address=_scripted_address,
+    rows=lambda: _problems(longest=None),
+    request=_scripted_request,
+)
+
+
+# ---- SmolLM2 in vLLM
+
+
+def _start_smollm2(children: ChildProcesses, places: Places) -> None:
+    from ops.llm_server.installation import find_vllm
+    from ops.llm_server.settings import VllmSettings
+
+    on_cpu = ("--cpu", "--cpu-kv-cache-mib", "1024") if find_vllm(VllmSettings.load().python).device == "cpu" else ()
+    serve = ["llm", "serve", "--model", str(smollm2_folder(places)), *on_cpu, "--max-model-len", "2048", "--grace-s", "2"]
+    children.start("model", "ops.cli", *serve, "--state-file", str(places.model_state))
+
+
+def _vllm_address(places: Places) -> str:
+    try:
+        return str(orjson.loads(places.model_state.read_bytes())["url"])
+    except (FileNotFoundError, orjson.JSONDecodeError, KeyError):
+        return ""
+
+
+def _smollm2_request(places: Places, groups: int, n: int) -> StepRequest:
+    return StepRequest(
+        task="math",
+        groups=groups,
+        n=n,
+        over=1.0,
+        ahead=0,
+        run_seed=11,
+        policy="every",
+        options={"tools": False},
+        sampling=SamplingRequest(max_tokens=96, temperature=0.7),
+        limits=LimitsRequest(max_turns=1, max_sampled_tokens=96),
+        chat=ChatRequest(
+            tokenizer=str(smollm2_folder(places)),
+            options={"default_system": SMOLLM2_SYSTEM},
+            # its template knows no tools and writes them nowhere
+            template_differences=("tools", "system and tools", "two tool answers", "two tool answers after a thought"),
+        ),
+    )
+
+
+_SMOLLM2 = DemoModel(
+    name="smollm2",
+    asks="{groups} groups of {n} rollouts on short math problems",
+    said="The model is [bold]SmolLM2-135M-Instruct in a real vLLM[/bold]: tokens, logprobs and rewards are its own. It is very small: "
+    "expect few right answers, or none. vLLM listens on 127.0.0.1, everything else on Unix sockets of yours.",
+    takes="one to three minutes on two free cores, the start of vLLM included",
+    groups=2,
+    n=4,
+    slots=16,
+    step_timeout_s=600,
+    start_timeout_s=400.0,
+    start=_start_smollm2,
+    address=_vllm_address,
+    rows=lambda: _problems(longest=SHORT_QUESTION),
+    request=_smollm2_request,
+)
+
+
+def _problems(*, longest: int | None) -> list[Mapping[str, object]]:
+    found: Sequence[Mapping[str, object]] = [asdict(problem) for name in SHIPPED for problem in load_shipped(name).problems]
+    return [row for row in found if longest is None or len(str(row["question"])) <= longest]

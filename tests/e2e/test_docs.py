@@ -22,6 +22,7 @@ from typer._click.exceptions import UsageError
 
 from ops.cli.app import app
 from ops.launcher import checks
+from ops.llm_server.settings import VllmSettings
 from pipeline.codec import encode
 from pipeline.keys import Keys
 from pipeline.messages import CancelReason, Outcome, Prompt, Stage, StopReason
@@ -234,7 +235,11 @@ def shown_default(value: object) -> str:
 
 @pytest.mark.parametrize(
     ("heading", "model", "own_words"),
-    [("The queue", QueueSettings, {}), ("A worker", WorkerSettings, {"stage": "*required*", "node": "*host*"})],
+    [
+        ("The queue", QueueSettings, {}),
+        ("A worker", WorkerSettings, {"stage": "*required*", "node": "*host*"}),
+        ("A vLLM server", VllmSettings, {}),
+    ],
 )
 def test_the_page_of_settings_agrees_with_the_models(heading: str, model: type[BaseModel], own_words: dict[str, str]) -> None:
     rows = [row for row in cells(section(REFERENCE / "settings.md", heading)) if row[0] != "name"]
@@ -251,6 +256,7 @@ def test_each_variable_of_the_environment_is_explained_and_exists() -> None:
     built = {f"ROLLSTREAM_{name.upper()}" for name in QueueSettings.model_fields} | {
         f"ROLLSTREAM_WORKER_{name.upper()}" for name in WorkerSettings.model_fields
     }
+    built |= {f"ROLLSTREAM_VLLM_{name.upper()}" for name in VllmSettings.model_fields}
     in_sources = set(re.findall(r"ROLLSTREAM_[A-Z0-9_]*[A-Z0-9]\b", sources(*PACKAGES, "tests/contract", "tests/integration"))) | built
     in_sources |= set(
         re.findall(r"ROLLSTREAM_[A-Z_]*[A-Z]\b", (ROOT / "tests/conftest.py").read_text() + (ROOT / "ops/launch").read_text())

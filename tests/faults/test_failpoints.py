@@ -16,7 +16,7 @@ import pytest
 from ops.chaos.campaign import WORKER_FAILPOINTS
 from ops.child_processes import Child, ChildProcesses, log_tail
 from pipeline.failpoints import FAILPOINT, FAILPOINT_ONCE
-from pipeline.inference_pool import InferencePool, Server
+from pipeline.inference_pool import Call, InferencePool, Server
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
@@ -96,6 +96,21 @@ async def meets_an_unreachable_server(worker: Child, pool: InferencePool) -> Non
     await pool.detach(RUN, given)
 
 
+async def has_calls_to_abort(worker: Child, pool: InferencePool) -> None:
+    """Leaves calls of jobs that are gone at the run's server, one after the other: another worker's keeper may take some."""
+    left: list[str] = []
+
+    async def has_aborted_one() -> bool:
+        left.append(f"{RUN}.gone.0.{len(left)}")
+        found = await pool.assign(RUN, "", left[-1], 1)
+        if found is not None:
+            await pool.begin_calls(RUN, [Call(found, left[-1])])
+            await pool.release(found)
+        return worker.exit_code is not None
+
+    await wait_until(has_aborted_one, "its keeper aborted one of them", timeout_s=40)
+
+
 @pytest.mark.timeout(400)
 async def test_a_worker_killed_at_any_call_of_a_sandbox_or_the_pool_loses_nothing(fleet: MathFleet) -> None:
     fleet.incarnation = await fleet.scripts.connect_run(RUN, nonce=new_nonce(), ttl_s=3600)
@@ -108,6 +123,8 @@ async def test_a_worker_killed_at_any_call_of_a_sandbox_or_the_pool_loses_nothin
         worker = fleet.workers[stage]
         if name == "pool_report":
             await meets_an_unreachable_server(worker, pool)
+        if name == "pool_aborted":
+            await has_calls_to_abort(worker, pool)
         await ended(worker, 40)
         assert once.exists(), f"{worker.name} ended by itself: {log_tail(worker.log)}"
         fleet.start(stage)

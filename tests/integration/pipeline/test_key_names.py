@@ -16,9 +16,9 @@ pytestmark = pytest.mark.one_server
 AT_MS = 1_795_977_000_000
 
 
-async def lua(client: AsyncClient, keys: Keys, *expressions: str) -> list[str]:
-    """What expressions give after the common head of all scripts."""
-    head = (files("pipeline.scripts") / "lib.lua").read_text(encoding="utf-8")
+async def lua(client: AsyncClient, keys: Keys, *expressions: str, heads: tuple[str, ...] = ("lib",)) -> list[str]:
+    """What expressions give after heads of scripts."""
+    head = "\n".join((files("pipeline.scripts") / f"{name}.lua").read_text(encoding="utf-8") for name in heads)
     reply = await ask(client, "EVAL", f"{head}\nreturn {{{', '.join(expressions)}}}", 1, keys.meta)
     return [value.decode() for value in reply]
 
@@ -54,6 +54,21 @@ async def test_lua_and_python_build_the_same_names(client: AsyncClient, keys: Ke
     }
 
     assert await lua(client, keys, *pairs) == list(pairs.values())
+
+
+async def test_lua_and_python_build_the_same_names_in_the_pool(client: AsyncClient) -> None:
+    keys = Keys.of_pool("rs")
+    pairs = {
+        "pool_run_key('r')": keys.pool_run("r"),
+        "servers_key('r')": keys.pool_servers("r"),
+        "server_key('r', 'unix:/s')": keys.pool_server("r", "unix:/s"),
+        "leases_key('r', 'unix:/s')": keys.pool_leases("r", "unix:/s"),
+        "calls_key('r', 'unix:/s')": keys.pool_calls("r", "unix:/s"),
+        "aborts_key('r', 'unix:/s')": keys.pool_aborts("r", "unix:/s"),
+        "P .. 'looks'": keys.looks,
+    }
+
+    assert await lua(client, keys, *pairs, heads=("lib", "pool")) == list(pairs.values())
 
 
 async def test_all_keys_of_a_shard_share_its_slot(client: AsyncClient, keys: Keys) -> None:

@@ -153,7 +153,7 @@ async def _start(
     children: ChildProcesses, plan: ServePlan, vllm: VllmInstallation, hosting: Hosting, *, say: Say, stop: asyncio.Task[object]
 ) -> tuple[Child, Served | None]:
     for left in reversed(range(PORT_TRIES if hosting.port == 0 else 1)):
-        port = hosting.port or free_port(plan.host)
+        port = take_port(plan.host, hosting.port)
         command = build_command(plan, vllm, port=port)
         name = f"vllm-{port}"
         (hosting.logs / f"{name}.log").unlink(missing_ok=True)  # a reason is read off this start, not off an earlier one
@@ -180,17 +180,42 @@ async def _until_serving(
     """The server once it has sampled a token; None when we are told to stop before."""
     url = f"http://{_reachable(plan.host)}:{port}"
     progress = Progress(child.log, say, started_s=child.started_s)
+    ended = asyncio.create_task(asyncio.to_thread(child.process.wait), name="server")
+    try:
+        return await _answering(child, ended, plan, hosting, url=url, progress=progress, stop=stop)
+    finally:
+        ended.cancel()
+
+
+async def _answering(
+    child: Child,
+    ended: asyncio.Task[int],
+    plan: ServePlan,
+    hosting: Hosting,
+    *,
+    url: str,
+    progress: Progress,
+    stop: asyncio.Task[object],
+) -> Served | None:
     pause_s = FIRST_LOOK_S
     async with connect_backend(url, model=plan.served_name, api_key=plan.api_key) as client:
-        while not (await client.control.health()).alive:
+        while True:
+            look = asyncio.create_task(client.control.health(), name="look")
+            # whoever has the address in its place may not answer at all
+            await asyncio.wait((look, ended, stop), return_when=asyncio.FIRST_COMPLETED)
             progress.look()
+            if not look.done():
+                look.cancel()
+                await asyncio.gather(look, return_exceptions=True)
             if child.exit_code is not None:
                 raise ServerDidNotStart(_explained(child, hosting))
-            if time.monotonic() - child.started_s > hosting.start_timeout_s:
-                raise ServerDidNotStart(f"no answer within {hosting.start_timeout_s:g} s (start_timeout_s); {_told(child)}")
-            await asyncio.wait((stop,), timeout=pause_s)
             if stop.done():
                 return None
+            if look.result().alive:
+                break
+            if time.monotonic() - child.started_s > hosting.start_timeout_s:
+                raise ServerDidNotStart(f"no answer within {hosting.start_timeout_s:g} s (start_timeout_s); {_told(child)}")
+            await asyncio.wait((stop, ended), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
             pause_s = min(LONGEST_LOOK_S, pause_s * 1.5)
         progress.look()
         progress.say("first token")  # takes seconds: what is compiled or loaded late is so before anybody counts on it
@@ -202,7 +227,7 @@ async def _until_serving(
                 await client.control.set_version(hosting.label)
         except ModelError as error:
             raise ServerDidNotStart(f"it answers, but not as it should: {error}\n{_told(child)}") from error
-    state_file = hosting.state_file or hosting.logs.parent / f"{port}.json"
+    state_file = hosting.state_file or hosting.logs.parent / f"{url.rpartition(':')[2]}.json"
     return Served(url=url, model=caps.model, caps=caps, log=child.log, state_file=state_file, took_s=time.monotonic() - child.started_s)
 
 
@@ -257,11 +282,19 @@ def milestone(log: str) -> str:
     return found[1]
 
 
-def free_port(host: str) -> int:
-    """A port that is free now."""
+def take_port(host: str, port: int) -> int:
+    """The port, if it is free now; with 0 one that is.
+
+    Raises:
+        ServerDidNotStart: somebody listens there, who would be taken for the server.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
-        sock.bind((host, 0))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that ended a moment ago do no harm
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            raise ServerDidNotStart(f"port {port} is taken: --port 0 takes a free one, or name another ({error})") from error
         return int(sock.getsockname()[1])
 
 

@@ -47,8 +47,8 @@ async def _empty(pause: RunPause, engines: Engines, mode: AwayMode) -> None:
     from pipeline.engines import Unsupported
 
     async def stop(engine: Engine) -> None:
-        await engine.look()
-        if mode == "abort":
+        health = await engine.look()
+        if mode == "abort" or health.paused:  # what an update that broke off froze there would never end by itself
             try:
                 await engine.control.pause("abort")
                 await engine.control.resume()  # what arrives now must begin, to be found by its id and ended

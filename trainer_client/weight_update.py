@@ -14,7 +14,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from pipeline.errors import InvalidRequest, RollstreamError
 from pipeline.failpoints import failpoint
@@ -25,6 +25,9 @@ from trainer_client.engines import Engine, Engines
 from trainer_client.errors import UpdateFailed
 from trainer_client.logs import Log
 from trainer_client.run_pause import RunPause
+
+if TYPE_CHECKING:
+    from pipeline.engines import PauseMode
 
 log = Log(__name__)
 
@@ -184,8 +187,10 @@ class _Update:
         engine.before, engine.started = health.version or engine.server.label, health.started
         if self._is_inside:
             return  # no call is in flight, and none begins
+        # an update that broke off left it paused: what is frozen there would never end by itself
+        mode: PauseMode = "abort" if health.paused and self._mode == "wait" else self._mode
         try:
-            await engine.control.pause(self._mode)
+            await engine.control.pause(mode)
             engine.is_paused = True
             failpoint("engine_paused")
         except Unsupported:

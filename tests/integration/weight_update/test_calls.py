@@ -130,6 +130,35 @@ async def test_engines_that_keep_their_weights_go_on_at_once(
         assert callers.versions == {"1.3", "1.4"}
 
 
+@pytest.mark.parametrize("next_one", ["update", "away"])
+async def test_calls_frozen_by_an_update_that_broke_off_keep_nobody_waiting(
+    run: Run, engines: Engines, settings: QueueSettings, client: AsyncClient, next_one: str
+) -> None:
+    """The engine stood with calls frozen in it. The next update waited for them to end, which they never would."""
+    await run.servers.attach([await engines.start(name, per_token_s=TOKEN_S) for name in ("a", "b")])
+    await update(run, 1)
+    async with calling(settings, client) as callers:
+        callers.start(6)
+        await have_turned(callers)
+
+        async def breaks() -> None:
+            async with run.weight_update(2, mode="keep") as servers:
+                await load(servers[0].url, "half of it")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await breaks()
+        async with asyncio.timeout(20):
+            if next_one == "away":
+                async with run.engines_away(mode="wait"):
+                    assert engines["a"].engine.request_ids() == engines["b"].engine.request_ids() == []
+            await update(run, 2, "wait")
+
+        await have_turned(callers)
+        callers.check()
+        assert callers.versions == {"1.1", "1.2"}
+
+
 async def test_a_server_that_restarts_with_old_weights_gets_no_call_until_it_is_loaded(
     run: Run, engines: Engines, settings: QueueSettings, client: AsyncClient
 ) -> None:

@@ -9,6 +9,7 @@ from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Scripts
+from pipeline.scripts.trainer_calls import TrainerScripts
 from pipeline.supervisor.step_spec import StepSpec
 from pipeline.testing import ManualWorker, wait_until
 from tests.integration.supervisor.fleet import RUN, Fleet, mixed
@@ -48,6 +49,25 @@ async def test_a_late_group_with_enough_members_closes_short(fleet: Fleet, scrip
     assert (record["verdict"], record["valid"], record["rews"]) == ("informative", "2", "0,1,,")
     assert sorted(record["out"] for record in await fleet.records("job")) == ["expired", "expired", "ok", "ok"]
     assert len(await fleet.records("step")) == 1
+
+
+async def test_a_group_is_not_late_for_time_in_which_its_engines_were_away(fleet: Fleet, scripts: Scripts) -> None:
+    """Neither while they are away, nor for so long afterwards; then as any other."""
+    trainer = TrainerScripts(scripts.run_script.client, scripts.keys)
+    group = await launched(fleet, replace(SPEC, group_deadline_s=0.3))
+    await trainer.stand_still(RUN, 1, "h1", lease_s=60)
+    await wait_until(lambda: is_late(fleet, group), "its first date is over")
+    await fleet.supervise()
+    assert "late" not in await fleet.hash(scripts.keys.group(group))
+
+    await trainer.stand_still(RUN, 1, "h1", lease_s=0)
+    await ask(scripts.run_script.client, "HSET", scripts.keys.run(RUN), "still.ms", 3_600_000)  # as if it had been an hour
+    await fleet.supervise()
+    assert "late" not in await fleet.hash(scripts.keys.group(group))
+
+    await ask(scripts.run_script.client, "HSET", scripts.keys.run(RUN), "still.ms", 0)
+    await fleet.supervise()
+    assert "late" in await fleet.hash(scripts.keys.group(group))
 
 
 async def test_a_late_group_with_too_few_is_dropped_and_counts_as_a_draw(fleet: Fleet, keys: Keys) -> None:

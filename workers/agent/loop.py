@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from pipeline.engines.errors import InvalidResponse, ModelError, Overlong, Retryable
 from pipeline.errors import InvalidRequest
-from pipeline.messages import ChatMessage, JobSpec, StopReason, Turn
+from pipeline.messages import ChatMessage, JobSpec, Sampling, StopReason, Turn
 from workers.agent.call_formats import CallError, ToolCall
 from workers.agent.limits import ActiveTime, Budget, StuckDetector, plan_call
 from workers.agent.observations import cut_observation
@@ -284,7 +284,7 @@ class _AgentLoop:
             start=0,
             end=0,
             finish=result.finish,
-            sampling=replace(request.sampling, max_tokens=request.max_tokens),
+            sampling=_with_budget(request.sampling, request.max_tokens),
             seed=request.seed,
             server=result.server,
             request_id=result.server_request_id,
@@ -400,6 +400,10 @@ def _refuse_bias(mode: LogprobsMode, job: JobSpec) -> None:
     bias = ratio_bias(mode, job.template.sampling)
     if bias and job.template.exact_logprobs:
         raise InvalidRequest(f"logprobs would not be of the distribution sampled from: {bias}", field="sampling")
+
+
+def _with_budget(sampling: Sampling, max_tokens: int) -> Sampling:
+    return sampling if sampling.max_tokens == max_tokens else replace(sampling, max_tokens=max_tokens)
 
 
 def _signature(parsed: ParsedTurn, replies: Sequence[ChatMessage]) -> str:

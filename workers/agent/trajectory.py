@@ -26,7 +26,7 @@ from workers.agent.renderers.base import first_difference
 from workers.agent.turn_checksum import add_ids, turn_checksum
 from workers.llm.backend import GenResult
 
-NAN = float("nan")
+_NO_LOGPROB = array("f", [float("nan")])
 PROMPT_DIVERGED = "prompt_diverged"
 """A renderer's prompt did not begin with what was recorded, and it did not say why."""
 
@@ -79,7 +79,7 @@ class _OpenSegment:
         self.ids_checksum = add_ids(self.ids_checksum, ids)
         self.sampled.extend(bytes(len(ids)))
         self.loss.extend(bytes(len(ids)))
-        self.logprobs.extend([NAN] * len(ids))
+        self.logprobs.extend(_NO_LOGPROB * len(ids))
 
     def add_sampled(self, ids: Sequence[int], logprobs: Sequence[float], *, train: bool) -> None:
         self.ids.extend(ids)

@@ -93,7 +93,8 @@ class Calls:
 
     async def _try(self, wire: Wire, request: GenRequest, until_s: float, timeout_s: float) -> tuple[object, str]:
         name = self._free_name(request.request_id)
-        posting = self._http.post(wire.path, wire.write(request, name), headers=wire.headers(request), timeout_s=None)
+        echo = ("prompt_token_ids", request.prompt_ids)
+        posting = self._http.post(wire.path, wire.write(request, name), headers=wire.headers(request), timeout_s=None, echo=echo)
         call = asyncio.create_task(posting, name=f"generate {name}")
         self._in_flight[name] = (wire, call)
         is_answered = False

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-
-import numpy as np
+from typing import cast
 
 from pipeline.engines.errors import InvalidResponse
+from pipeline.engines.exchange import SAME
 from workers.llm.backend import Finish, Span
 
 MAX_ID = 2**32 - 1
@@ -35,7 +35,7 @@ def check_ids(ids: object, what: str) -> list[int]:
 
 def check_echo(prompt_ids: Sequence[int], echoed: object) -> None:
     """The server must have read exactly the prompt we sent: some truncate without a word."""
-    if echoed == prompt_ids:
+    if echoed in (SAME, prompt_ids):
         return
     if echoed is None:
         raise InvalidResponse("echo", "the server did not echo the prompt's ids; it must support return_token_ids")
@@ -53,13 +53,11 @@ def check_logprobs(logprobs: Sequence[object], n_tokens: int) -> list[float]:
     if not _REAL_NUMBERS.issuperset(map(type, logprobs)):
         position, value = next((i, value) for i, value in enumerate(logprobs) if type(value) not in _REAL_NUMBERS)
         raise InvalidResponse("logprobs_finite", f"logprob at {position} is {value!r}, expected a number")
-    values = np.array(logprobs, dtype=np.float64)
-    bad = ~((values > LOWEST_LOGPROB) & (values <= HIGHEST_LOGPROB))
-    if bad.any():
-        position = int(np.argmax(bad))
-        raise InvalidResponse("logprobs_finite", f"logprob at {position} is {logprobs[position]!r}, expected a finite number at most 0")
-    found: list[float] = values.tolist()
-    return found
+    values = [*map(float, cast("Sequence[float]", logprobs))]
+    for position, number in enumerate(values):
+        if not LOWEST_LOGPROB < number <= HIGHEST_LOGPROB:
+            raise InvalidResponse("logprobs_finite", f"logprob at {position} is {number!r}, expected a finite number at most 0")
+    return values
 
 
 def check_finish(finish: object, n_tokens: int, max_tokens: int) -> Finish:

@@ -37,7 +37,7 @@ def packable(arguments: dict[str, object]) -> dict[str, object]:
 
 def without_surrogates(text: str) -> str:
     """`text` with U+FFFD in place of what is no character and cannot be written as UTF-8."""
-    return _LONE_SURROGATE.sub("\ufffd", text)
+    return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
 
 
 def _packable(value: object, depth: int) -> object:

@@ -69,14 +69,14 @@ class Tokenizer:
         known = self._short_texts.get(text)
         if known is not None:
             return [*known]
-        ids = list(self._plain.encode(_LONE_SURROGATE.sub(_REPLACEMENT, text), add_special_tokens=False).ids)
+        ids = _ids(self._plain, text)
         if len(text) <= SHORT_TEXT and len(self._short_texts) < MOST_SHORT_TEXTS:
             self._short_texts[text] = tuple(ids)
         return ids
 
     def encode_template(self, text: str) -> list[int]:
         """Ids of text that we wrote, in which the texts of added tokens mean those tokens."""
-        return list(self.raw.encode(_LONE_SURROGATE.sub(_REPLACEMENT, text), add_special_tokens=False).ids)
+        return _ids(self.raw, text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the whole list, control tokens spelt out; bytes that are no UTF-8 become U+FFFD."""
@@ -96,6 +96,12 @@ class Tokenizer:
     def stream(self) -> TextStream:
         """A decoder for ids that come one by one."""
         return TextStream(self)
+
+
+def _ids(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+    """Ids alone; where in the text each token stands, which `encode` finds as well, costs a third more."""
+    (found,) = tokenizer.encode_batch_fast([_LONE_SURROGATE.sub(_REPLACEMENT, text)], add_special_tokens=False)
+    return list(found.ids)
 
 
 class TextStream:

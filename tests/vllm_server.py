@@ -48,13 +48,14 @@ def skip_without_vllm() -> None:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *arguments: str) -> Iterator[VllmServer]:
+def serving(folder: Path, *arguments: str, template: str = "qwen") -> Iterator[VllmServer]:
     """A server of a tiny model in a folder of its own, until the block ends."""
     skip_without_vllm()
     model, other, log = folder / "tiny", folder / "tiny-other", folder / "serve.log"
     command = [sys.executable, "-m", "ops.cli", "llm"]
-    subprocess.run([*command, "tiny", str(model), "--max-model-len", str(CONTEXT)], check=True, capture_output=True)
-    subprocess.run([*command, "tiny", str(other), "--max-model-len", str(CONTEXT), "--seed", "1"], check=True, capture_output=True)
+    for seed, target in enumerate((model, other)):
+        tiny = ["tiny", str(target), "--max-model-len", str(CONTEXT), "--seed", str(seed), "--template", template]
+        subprocess.run([*command, *tiny], check=True, capture_output=True)
     serve = [*command, "serve", "--model", str(model), "--cpu", "--cpu-threads", "1", "--scripted", "--json", *arguments]
     serve += ["--start-timeout-s", str(START_TIMEOUT_S), "--grace-s", "5"]
     with log.open("wb") as out:

@@ -142,7 +142,7 @@ async def _in_run(run: str, served: Served, label: str) -> AsyncIterator[None]:
 def tiny(
     folder: Annotated[Path, typer.Argument(help="New folder, or that of an earlier tiny model.")],
     seed: Annotated[int, typer.Option(help="Other seed, other weights; the same seed, the same bytes.")] = 0,
-    template: Annotated[str, typer.Option(help="Chat template: qwen or qwen3 (earlier thoughts dropped).")] = "qwen",
+    template: Annotated[str, typer.Option(help="Chat template: qwen, qwen3 (earlier thoughts dropped) or llama3.")] = "qwen",
     max_model_len: Annotated[int, typer.Option(help="Longest context, tokens.")] = 32_768,
 ) -> None:
     """Write a tiny random model that vLLM loads, with this package's tokenizer: for tests and trials."""

@@ -118,10 +118,14 @@ _SCRIPTED = DemoModel(
 
 
 def _start_smollm2(children: ChildProcesses, places: Places) -> None:
+    from ops.llm_server.command_line import usable_cores
     from ops.llm_server.installation import find_vllm
     from ops.llm_server.settings import VllmSettings
 
-    on_cpu = ("--cpu", "--cpu-kv-cache-mib", "1024") if find_vllm(VllmSettings.load().python).device == "cpu" else ()
+    on_cpu: tuple[str, ...] = ()
+    if find_vllm(VllmSettings.load().python).device == "cpu":
+        # a core is left to the rest: threads that wait for each other crawl where one of them has to share its core
+        on_cpu = ("--cpu", "--cpu-kv-cache-mib", "512", "--cpu-threads", str(max(1, usable_cores() - 1)))
     serve = ["llm", "serve", "--model", str(smollm2_folder(places)), *on_cpu, "--max-model-len", "2048", "--grace-s", "2"]
     children.start("model", "ops.cli", *serve, "--state-file", str(places.model_state))
 
@@ -143,8 +147,8 @@ def _smollm2_request(places: Places, groups: int, n: int) -> StepRequest:
         run_seed=11,
         policy="every",
         options={"tools": False},
-        sampling=SamplingRequest(max_tokens=96, temperature=0.7),
-        limits=LimitsRequest(max_turns=1, max_sampled_tokens=96),
+        sampling=SamplingRequest(max_tokens=64, temperature=0.7),
+        limits=LimitsRequest(max_turns=1, max_sampled_tokens=64),
         chat=ChatRequest(
             tokenizer=str(smollm2_folder(places)),
             options={"default_system": SMOLLM2_SYSTEM},

@@ -2,8 +2,9 @@
 
     qwen     ChatML with tools in the system message; thoughts stay where they were said, as our own renderer keeps them
     qwen3    the same, but thoughts before the last thing a user said are left out, as Qwen3's own template does
+    llama3   headers and `<|eot_id|>`, tools in the first user message or in the system message, answers as `ipython`
 
-The fixed texts are those of `workers/llm/chatml.py`, set as variables at the head of the template: one fact, one place.
+The fixed texts are those of `workers/llm/chatml.py` and `llama3.py`, set as variables at the head of the template: one fact, one place.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import json
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from workers.llm import chatml
+from workers.llm import chatml, llama3
 
-TemplateName = Literal["qwen", "qwen3"]
+TemplateName = Literal["qwen", "qwen3", "llama3"]
 TEMPLATE_NAMES: tuple[TemplateName, ...] = get_args(TemplateName)
 
 
 def chat_template(name: TemplateName) -> str:
     """The template as text."""
-    texts = "".join(f"{{%- set {variable} = {_quoted(text)} %}}\n" for variable, text in _TEXTS.items())
-    return texts + (_THOUGHTS_STAY if name == "qwen" else _THOUGHTS_GO) + _DIALOGUE
+    texts, dialogue = (_LLAMA3_TEXTS, _LLAMA3) if name == "llama3" else (_TEXTS, _DIALOGUE)
+    head = "".join(f"{{%- set {variable} = {_quoted(text)} %}}\n" for variable, text in texts.items())
+    thoughts = {"qwen": _THOUGHTS_STAY, "qwen3": _THOUGHTS_GO, "llama3": ""}[name]
+    return head + thoughts + dialogue
 
 
 def _quoted(text: str) -> str:
@@ -92,4 +95,54 @@ _DIALOGUE = """\
     {{- OPEN + "assistant\n" }}
     {%- if enable_thinking is defined and enable_thinking is false %}{{- NO_THINKING }}{%- endif %}
 {%- endif %}
+"""
+
+_BEFORE_DATE, _AFTER_DATE = llama3.DATES.split("{date}")
+_LLAMA3_TEXTS: Mapping[str, str] = {
+    "BEGIN": llama3.BEGIN,
+    "OPEN": llama3.HEADER_OPEN,
+    "CLOSE": llama3.HEADER_CLOSE + "\n\n",
+    "END": llama3.END_OF_TURN,
+    "ENVIRONMENT": llama3.ENVIRONMENT,
+    "BEFORE_DATE": _BEFORE_DATE,
+    "DATE": llama3.DATE,
+    "AFTER_DATE": _AFTER_DATE,
+    "TOOLS_IN_SYSTEM": llama3.TOOLS_IN_SYSTEM,
+    "TOOLS_IN_USER": llama3.TOOLS_IN_USER,
+}
+
+_LLAMA3 = """\
+{%- set date = date_string if date_string is defined else DATE %}
+{%- set in_user = tools_in_user_message if tools_in_user_message is defined else true %}
+{%- set has_system = messages and messages[0].role == "system" %}
+{%- set rest = messages[1:] if has_system else messages %}
+{{- BEGIN + OPEN + "system" + CLOSE }}
+{%- if tools %}{{- ENVIRONMENT }}{%- endif %}
+{{- BEFORE_DATE + date + AFTER_DATE }}
+{%- if tools and not in_user %}
+    {{- TOOLS_IN_SYSTEM }}
+    {%- for tool in tools %}{{- (tool | tojson(indent=4)) + "\n\n" }}{%- endfor %}
+{%- endif %}
+{{- (messages[0].content.strip() if has_system else "") + END }}
+{%- if tools and in_user %}
+    {{- OPEN + "user" + CLOSE + TOOLS_IN_USER }}
+    {%- for tool in tools %}{{- (tool | tojson(indent=4)) + "\n\n" }}{%- endfor %}
+    {{- rest[0].content.strip() + END }}
+    {%- set rest = rest[1:] %}
+{%- endif %}
+{%- for message in rest %}
+    {%- set calls = message.tool_calls or [] %}
+    {%- if message.role == "tool" or message.role == "ipython" %}
+        {{- OPEN + "ipython" + CLOSE + (message.content | tojson) + END }}
+    {%- elif calls | length > 1 %}
+        {{- raise_exception("only single tool calls") }}
+    {%- elif calls %}
+        {%- set arguments = calls[0].function.arguments %}
+        {{- OPEN + "assistant" + CLOSE + '{"name": "' + calls[0].function.name + '", "parameters": ' }}
+        {{- (arguments if arguments is string else (arguments | tojson)) + "}" + END }}
+    {%- else %}
+        {{- OPEN + message.role + CLOSE + (message.content or "").strip() + END }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- OPEN + "assistant" + CLOSE }}{%- endif %}
 """

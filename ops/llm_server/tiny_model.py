@@ -20,8 +20,8 @@ import numpy as np
 from ops.llm_server.chat_templates import TemplateName, chat_template
 from ops.llm_server.safetensors_file import Bf16, to_bf16, write_safetensors
 from pipeline.errors import InvalidRequest
-from workers.llm import chatml
-from workers.llm.tokenizer import load
+from workers.llm import chatml, llama3
+from workers.llm.tokenizer import Tokenizer
 from workers.llm.tokenizer.tokenizer import OWN_FILE
 
 HIDDEN, INTERMEDIATE, LAYERS = 64, 128, 2
@@ -46,8 +46,10 @@ def write_tiny_model(folder: Path, *, seed: int = 0, template: TemplateName = "q
         raise InvalidRequest(f"expected a context of 64 to {2**20} tokens, got {max_model_len}", field="max_model_len")
     refuse_foreign_folder(folder, MADE_BY)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = load()
-    end, pad = tokenizer.special(chatml.CLOSE), tokenizer.special(END_OF_TEXT)
+    definition, ends = _vocabulary(template)
+    tokenizer = Tokenizer(definition)
+    end, *other_ends = (tokenizer.special(text) for text in ends)
+    pad = tokenizer.special(END_OF_TEXT)
     config = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
@@ -71,10 +73,24 @@ def write_tiny_model(folder: Path, *, seed: int = 0, template: TemplateName = "q
         MADE_BY: seed,
     }
     _write_json(folder / "config.json", config)
-    _write_json(folder / "generation_config.json", {"eos_token_id": [end, pad], "pad_token_id": pad})
-    (folder / "tokenizer.json").write_bytes(OWN_FILE.read_bytes())
-    write_tokenizer_config(folder, end=chatml.CLOSE, pad=END_OF_TEXT, template=chat_template(template), max_model_len=max_model_len)
+    _write_json(folder / "generation_config.json", {"eos_token_id": [end, *other_ends], "pad_token_id": pad})
+    (folder / "tokenizer.json").write_bytes(definition)
+    write_tokenizer_config(folder, end=ends[0], pad=END_OF_TEXT, template=chat_template(template), max_model_len=max_model_len)
     return write_safetensors(folder / "model.safetensors", dict(_weights(seed, tokenizer.vocab_size)))
+
+
+def _vocabulary(template: TemplateName) -> tuple[bytes, tuple[str, ...]]:
+    """The tokenizer's definition, and the tokens that end a turn, the usual one first. Llama's control tokens stand behind our own."""
+    own = OWN_FILE.read_bytes()
+    if template != "llama3":
+        return own, (chatml.CLOSE, END_OF_TEXT)
+    ends = (llama3.END_OF_TURN, llama3.END_OF_MESSAGE, llama3.END_OF_TEXT)
+    parsed = json.loads(own)
+    first = 1 + max(token["id"] for token in parsed["added_tokens"])
+    like = {name: parsed["added_tokens"][0][name] for name in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+    added = (llama3.BEGIN, *ends, llama3.HEADER_OPEN, llama3.HEADER_CLOSE, llama3.PYTHON)
+    parsed["added_tokens"] += [{"id": first + place, "content": text, **like} for place, text in enumerate(added)]
+    return json.dumps(parsed, ensure_ascii=False).encode(), ends
 
 
 def write_tokenizer_config(folder: Path, *, end: str, pad: str, template: str, max_model_len: int) -> None:

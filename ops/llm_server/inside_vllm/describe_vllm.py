@@ -76,7 +76,10 @@ def _device() -> str:
 
 
 def _flags() -> set[str]:
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    try:
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+    except ModuleNotFoundError:  # until 0.11
+        from vllm.utils import FlexibleArgumentParser
 
     for name in PARSER_MODULES:
         try:

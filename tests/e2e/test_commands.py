@@ -138,6 +138,30 @@ def test_what_is_not_there_is_said_and_ends_with_an_exit_code(command: Command) 
 
 @pytest.mark.one_server
 @pytest.mark.usefixtures("with_runs")
+def test_servers_are_given_to_one_run_drained_and_cleared(command: Command) -> None:
+    def llm(*words: str) -> tuple[int, str, str]:
+        done = command("ops.cli", "llm", *words)
+        return done.returncode, done.stdout, done.stderr
+
+    assert llm("add", "http://127.0.0.1:1", "unix:/s", "--run", "first")[:2] == (0, "2 servers given to run first\n")
+    code, _, said = llm("add", "unix:/s", "--run", "second")
+    assert (code, "run first has it. Take it from there" in said) == (2, True)
+    code, shown, _ = llm("drain", "unix:/s", "unix:/t", "--run", "first", "--json")
+    assert (code, orjson.loads(shown)) == (1, {"run": "first", "done": ["unix:/s"], "unknown": ["unix:/t"]})
+    code, shown, _ = llm("list", "--run", "first", "--json")
+    assert code == 0
+    assert [(server["url"], server["standing"]) for server in orjson.loads(shown)["servers"]] == [
+        ("http://127.0.0.1:1", "up"),
+        ("unix:/s", "draining"),
+    ]
+    assert "unix:/s is draining: it keeps 0 jobs" in llm("list", "--run", "first")[1]
+    assert llm("clear", "--run", "first")[:2] == (0, "taken from run first: http://127.0.0.1:1, unix:/s\n")
+    assert llm("list", "--run", "first")[0] == 1
+    assert llm("clear", "--run", "first")[0] == 0, "again, as after a lost reply"
+
+
+@pytest.mark.one_server
+@pytest.mark.usefixtures("with_runs")
 def test_a_line_into_a_file_is_not_cut_at_eighty_columns(command: Command, environment: dict[str, str]) -> None:
     del environment["COLUMNS"]
 

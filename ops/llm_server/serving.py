@@ -161,8 +161,7 @@ async def _start(
         if command.left_out:
             say(f"  this version does not know {', '.join(command.left_out)}: left out")
         guard = [sys.executable, "-P", "-m", "ops.group_guard", str(hosting.grace_s), *command.arguments]
-        environment = {**command.environment, "ROLLSTREAM_VLLM_PYTHON": str(vllm.python)}
-        child = children.start_command(name, guard, environment=environment, cwd=None)
+        child = children.start_command(name, guard, environment=command.environment)
         try:
             return child, await _until_serving(child, plan, hosting, port=port, say=say, stop=stop)
         except ServerDidNotStart as failure:

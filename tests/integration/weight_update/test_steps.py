@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.errors import InvalidRequest, StaleIncarnation
 from pipeline.inference_pool import InferencePool
+from pipeline.inference_pool.pauses import PoolPauses
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
@@ -300,6 +301,28 @@ async def test_a_successor_takes_the_pause_over_at_once_and_the_older_trainer_la
         with pytest.raises(StaleIncarnation):
             async with run.weight_update(8):
                 pytest.fail("it is fenced off")
+
+
+async def test_what_a_dead_trainer_had_labelled_stays_allowed_after_the_next_pause(
+    run: Run, engines: Engines, client: AsyncClient, settings: QueueSettings
+) -> None:
+    """It died after its labels and before the pool knew them. The servers went on when its lease had run out; the next pause, one without
+    an update, forgot why they were allowed to."""
+    urls = [await engines.start(name) for name in ("a", "b")]
+    await run.servers.attach(urls)
+    async with run.weight_update(1) as servers:
+        await load_all(servers, "one")
+    dying = PoolPauses(client, settings.namespace)
+    await dying.take("run1", run.incarnation, "dying", why="update", mode="keep", to="run1/1.2", lease_s=60)
+    await dying.hold("run1", "dying", dict.fromkeys(urls, "run1/1.2"), lease_s=60)
+    await ask(client, "HSET", Keys.of_pool(settings.namespace).pool_run("run1"), "pause.until", 1)
+    assert {standing for standing, _ in (await standings(run)).values()} == {"up"}
+
+    async with run.engines_away(weights_kept=True):
+        pass
+
+    assert {standing for standing, _ in (await standings(run)).values()} == {"up"}
+    assert (await run.servers.state()).allowed.highest == "run1/1.2"
 
 
 async def test_two_runs_with_updates_of_their_own_never_meet(run: Run, engines: Engines, settings: QueueSettings) -> None:

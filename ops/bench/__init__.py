@@ -25,6 +25,7 @@ BENCHMARKS = {
     "codec": Benchmark("ops.bench.codec_bench", "token arrays to bytes and back: time and size"),
     "pipeline": Benchmark("ops.bench.pipeline_bench", "no-op jobs through all three stages, against RQ and taskiq"),
     "dapo": Benchmark("ops.bench.dapo_bench", "what the supervisor does to the data and what it costs, against generate-filter-repeat"),
+    "turns": Benchmark("ops.bench.turns_bench", "what a turn costs a worker in CPU, beside an agent behind a capturing proxy"),
     "cancel": Benchmark("ops.bench.cancel_bench", "how fast a cancel of 256 running jobs is"),
     "concurrency": Benchmark("ops.bench.concurrency_bench", "adaptive concurrency against fixed slots, on modelled engines"),
     "routing": Benchmark("ops.bench.routing_bench", "which server a job gets, against other policies, on modelled servers"),

@@ -94,6 +94,17 @@ class InferencePool:
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         return Sign(int(rev or 0), pause is not None and int(until_ms or 0) > now_ms)
 
+    async def silent_s(self, run: str, urls: Sequence[str]) -> dict[str, float]:
+        """For how many seconds those servers of `urls` that are down have answered no look."""
+        seconds, micros = await ask(self._client, "TIME")
+        now_s = int(seconds) + int(micros) / 1e6
+        found: dict[str, float] = {}
+        for url in urls:
+            alive, failing_ms = await ask(self._client, "HMGET", self._keys.pool_server(run, url), "alive", "failing")
+            if alive == b"0" and failing_ms is not None:
+                found[url] = now_s - int(failing_ms) / 1000
+        return found
+
     # ---- assignments
 
     async def assign(

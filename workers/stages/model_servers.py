@@ -17,7 +17,7 @@ from workers.llm.connect import connect_backend
 from workers.llm.http_backend import HttpBackend
 from workers.stages.pool_calls import PoolCalls
 from workers.stages.pooled_backend import PooledBackend
-from workers.stages.run_watch import RunWatch, Waiting
+from workers.stages.run_watch import SILENT_S, RunWatch, Waiting
 from workers.stages.suspicion import FIRST_S, Suspicions
 
 log = structlog.get_logger(__name__)
@@ -29,12 +29,22 @@ class ModelServers:
     Args:
         api_key: sent to every server; empty = none.
         first_suspicion_s: for this long a server that failed is avoided at first.
+        silent_s: calls in flight at a server that is down are given up after so long without an answered look.
     """
 
-    def __init__(self, pool: InferencePool, *, lease_s: float, api_key: str = "", first_suspicion_s: float = FIRST_S) -> None:
+    def __init__(
+        self,
+        pool: InferencePool,
+        *,
+        lease_s: float,
+        api_key: str = "",
+        first_suspicion_s: float = FIRST_S,
+        silent_s: float = SILENT_S,
+    ) -> None:
         self._pool = pool
         self._renew_s = lease_s / 4
         self._api_key = api_key
+        self._silent_s = silent_s
         self._backends: dict[tuple[str, str], HttpBackend] = {}
         self._assigned: dict[tuple[str, str], Assignment] = {}
         """By holder and server."""
@@ -83,7 +93,7 @@ class ModelServers:
 
     def join(self, run: str) -> RunWatch:
         """The watcher of a run, for as long as a job is here."""
-        watch = self._watches.setdefault(run, RunWatch(self._pool, run))
+        watch = self._watches.setdefault(run, RunWatch(self._pool, run, silent_s=self._silent_s))
         watch.join()
         return watch
 

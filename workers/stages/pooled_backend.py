@@ -9,12 +9,14 @@ This is what the agent sees. Invariants:
   3. Waiting for a server, for the end of a pause, or for the Redis that knows of them is progress and no active time, and passes the gate.
 
 A server that cannot be reached costs no try: that is no server, and no server is waited for. Nor does one whose engine was paused between
-the begin of a call and its arrival: the run is paused, and that is waited for.
+the begin of a call and its arrival: the run is paused, and that is waited for. One that is busy sheds load, which ends nobody's attempt:
+it is waited for, too, but not for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -29,7 +31,7 @@ from pipeline.errors import BrokerError
 from pipeline.inference_pool import AllowedLabels, Assignment, Begun, Call, EndedCall, Wanted, label_in_record
 from workers.llm.backend import Caps, GenRequest, GenResult, Model
 from workers.llm.server_check import ServerCheck
-from workers.stages.run_watch import RunWatch, Waiting
+from workers.stages.run_watch import RunWatch, ServerSilent, Waiting
 
 if TYPE_CHECKING:
     from workers.stages.model_servers import ModelServers
@@ -41,6 +43,8 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 2.0
 """Between two tries of one call."""
 CALL_TRIES = 4
 """Tries of one model call over all servers, before the attempt fails."""
+BUSY_S = 300.0
+"""For so long a call that meets nothing but busy servers is made again before that costs tries."""
 WAIT_PROGRESS_S = 60.0
 PROBE_PROGRESS_S = 180.0
 GATE_EVERY_S = 0.5
@@ -139,10 +143,12 @@ class PooledBackend:
             promised_s = timeout_s + WAIT_PROGRESS_S
             self._progress(promised_s)
             try:
-                async with self._watch.in_flight(timeout_s, self._waiting, lambda: self._progress(promised_s)):
+                async with self._watch.in_flight(self._server, timeout_s, self._waiting, lambda: self._progress(promised_s)):
                     return await backend.generate(sent, timeout_s=BACKEND_TIMEOUT_S)
             except TimeoutError:
                 raise Retryable("timeout", self._server, f"no answer within {timeout_s:g} s") from None
+            except ServerSilent as error:
+                raise Retryable("unreachable", self._server, str(error)) from None
 
         async def believe(result: GenResult, begun: Begun, call: Call) -> GenResult:
             ended = self._count(request, result, call)
@@ -202,7 +208,7 @@ class PooledBackend:
             name: by which the pool knows the call.
             believe: takes the answer, and says that the call has ended.
         """
-        left = CALL_TRIES
+        left, busy, busy_since_s = CALL_TRIES, 0, math.inf
         while True:
             assignment, begun = await self._begun(name)
             mine, is_ended = Call(assignment, name), False
@@ -216,7 +222,9 @@ class PooledBackend:
                 answer = await believe(answer, begun, mine)
             except ModelError as error:
                 reason = error.reason if isinstance(error, Retryable) else ""
-                left -= reason not in COSTS_NO_TRY
+                now_s = asyncio.get_running_loop().time()
+                busy_since_s = min(busy_since_s, now_s) if reason == "busy" else math.inf
+                left -= reason not in COSTS_NO_TRY and (reason != "busy" or now_s - busy_since_s > BUSY_S)
                 if reason in SUSPICIOUS or isinstance(error, InvalidResponse):
                     self._servers.suspicions.suspect(assignment.server)
                 if reason == "unreachable":
@@ -229,9 +237,11 @@ class PooledBackend:
                     self._servers.calls.end(EndedCall(mine))
                 await self._give_back()
                 self.calls_again += 1
+                busy += reason == "busy"
                 asked_s = error.retry_after_s if isinstance(error, Retryable) else None
+                wait_s = min(LONGEST_WAIT_S, asked_s or FIRST_WAIT_S * 2 ** (CALL_TRIES - left + min(busy, 8)))
                 with self._waiting():
-                    await asyncio.sleep(min(LONGEST_WAIT_S, asked_s or FIRST_WAIT_S * 2 ** (CALL_TRIES - left)) * random.uniform(0.5, 1.0))
+                    await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
             else:
                 self._servers.suspicions.trust(assignment.server)
                 return answer

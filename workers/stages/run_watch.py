@@ -4,6 +4,9 @@ flight.
 Calls that cannot begin do not ask again and again, each for itself: this one asks for all, and they ask when something changed. It watches
 while the run has jobs here: often while somebody waits, else once a second, since a pause stops the clocks of calls in flight.
 
+A call at a server that went silent is given up: nobody else would end it. Of a machine that lost its power, or an engine that hangs, no
+connection breaks, and the call has as long as the longest of answers may take.
+
 A call in flight while its run is paused stands: neither its own time-out nor the active time of its job goes on, and its promise of a sign
 of life is renewed. It may stand as long as its trainer holds the pause.
 """
@@ -29,14 +32,25 @@ Waiting = Callable[[], AbstractContextManager[None]]
 OFTEN_S, SELDOM_S = 0.1, 1.0
 ALL_AGAIN_S = 2.0
 """Whoever waits asks again after so long, whatever the watcher saw; not while the run is paused."""
+SILENT_S = 30.0
+"""A server that is down and has answered no look for so long is not waited for. An engine at work, however busy, answers looks."""
 TOLD_AFTER_S, TOLD_EVERY_S = 5.0, 60.0
 """A wait is in the log when it lasts that long, and then once a minute."""
+
+
+class ServerSilent(Exception):
+    """The server of a call in flight does not answer any more."""
+
+    def __init__(self, silent_s: float) -> None:
+        super().__init__(f"no look answered for {silent_s:.0f} s, nor the call")
 
 
 class _Clock:
     """The time of one call in flight."""
 
-    def __init__(self, limit: asyncio.Timeout, waiting: Waiting, alive: Callable[[], None]) -> None:
+    def __init__(self, server: str, limit: asyncio.Timeout, waiting: Waiting, alive: Callable[[], None]) -> None:
+        self.server = server
+        self.gave_up: ServerSilent | None = None
         self._limit = limit
         self._waiting = waiting
         self._standing: ExitStack | None = None
@@ -52,6 +66,12 @@ class _Clock:
             self._standing = ExitStack()
             self._standing.enter_context(self._waiting())
 
+    def give_up(self, silent_s: float) -> None:
+        """End the call; one that stands is judged when it goes on."""
+        if self._standing is None and self.gave_up is None and not self._limit.expired():
+            self.gave_up = ServerSilent(silent_s)
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
     def go(self, *, is_over: bool = False) -> None:
         """Go on, with the time that was left."""
         if self._standing is not None:
@@ -62,11 +82,17 @@ class _Clock:
 
 
 class RunWatch:
-    """Watches a run for the jobs of this process."""
+    """Watches a run for the jobs of this process.
 
-    def __init__(self, pool: InferencePool, run: str) -> None:
+    Args:
+        silent_s: a server that is down is given up after so long without an answered look.
+    """
+
+    def __init__(self, pool: InferencePool, run: str, *, silent_s: float = SILENT_S) -> None:
         self._pool = pool
         self._run = run
+        self._silent_s = silent_s
+        self._some_are_silent = False
         self._jobs = 0
         self._task: asyncio.Task[None] | None = None
         self._sign: Sign | None = None
@@ -112,26 +138,34 @@ class RunWatch:
             self._waiting -= 1
 
     @asynccontextmanager
-    async def in_flight(self, timeout_s: float, waiting: Waiting, alive: Callable[[], None]) -> AsyncIterator[None]:
+    async def in_flight(self, server: str, timeout_s: float, waiting: Waiting, alive: Callable[[], None]) -> AsyncIterator[None]:
         """The time of one call: it stands still while the run is paused.
 
         Args:
+            server: that it went to.
             waiting: brackets the time that it stands.
             alive: promises a sign of life, again and again while it stands.
 
         Raises:
             TimeoutError: the time is over.
+            ServerSilent: its server does not answer any more.
         """
-        async with asyncio.timeout(timeout_s) as limit:
-            clock = _Clock(limit, waiting, alive)
-            self._clocks.add(clock)
-            if self.is_paused:
-                clock.stop()
-            try:
-                yield
-            finally:
-                self._clocks.discard(clock)
-                clock.go(is_over=True)
+        clock: _Clock | None = None
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                clock = _Clock(server, limit, waiting, alive)
+                self._clocks.add(clock)
+                if self.is_paused:
+                    clock.stop()
+                try:
+                    yield
+                finally:
+                    self._clocks.discard(clock)
+                    clock.go(is_over=True)
+        except TimeoutError:
+            if clock is not None and clock.gave_up is not None:
+                raise clock.gave_up from None
+            raise
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -147,6 +181,8 @@ class RunWatch:
                 if sign.is_paused != self.is_paused:
                     self._turn_clocks(stop=sign.is_paused)
                 now_s = loop.time()
+                if not sign.is_paused and (sign != self._sign or self._some_are_silent):
+                    await self._give_up_silent()
                 if sign != self._sign or (not sign.is_paused and now_s - woken_s >= ALL_AGAIN_S):
                     woken_s = now_s
                     self._changed.set()
@@ -161,6 +197,18 @@ class RunWatch:
                 await self._tell()
             self._hurry.clear()
             await self._pause()
+
+    async def _give_up_silent(self) -> None:
+        """Looks when a server came or went, which a sign tells, and while one of those that are called here is down."""
+        try:
+            silent = await self._pool.silent_s(self._run, sorted({clock.server for clock in self._clocks}))
+        except (BrokerError, redis.RedisError):
+            self._some_are_silent = True  # look again
+            return
+        self._some_are_silent = bool(silent)
+        for clock in self._clocks:
+            if silent.get(clock.server, 0.0) >= self._silent_s:
+                clock.give_up(silent[clock.server])
 
     def _stale(self) -> Sign | None:
         """Without contact the last pause is believed, and whatever comes next is a change."""

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from pipeline.inference_pool import InferencePool, PoolLooks, Server, why_waiting
+from pipeline.inference_pool import InferencePool, PoolLooks, Seen, Server, why_waiting
 from pipeline.inference_pool.pauses import PoolPauses
 from pipeline.messages import Sampling
 from pipeline.redis_client import AsyncClient, command_client
@@ -19,6 +19,7 @@ from pipeline.settings import QueueSettings
 from pipeline.testing import LossyProxy, PrivateServer, wait_until
 from workers.agent.limits import ActiveTime
 from workers.llm.backend import GenRequest
+from workers.llm.scripted.faults import Fault
 from workers.llm.scripted.options import Latency, ServerOptions
 from workers.llm.scripted.server import ScriptedServer
 from workers.stages.model_servers import ModelServers
@@ -342,3 +343,41 @@ async def test_without_redis_no_call_begins(
 
                 assert (await call).server == server.url
             await client.aclose()
+
+
+async def test_a_call_at_a_server_that_went_silent_goes_on_at_another(folder: Path, client: AsyncClient, settings: QueueSettings) -> None:
+    """Its machine had lost its power, and no connection broke: the job waited for half an hour, the longest that an answer may take, with
+    its place and its slot, while a server beside it idled."""
+    pool, looks = InferencePool(client, settings.namespace, lease_s=30.0), PoolLooks(client, settings.namespace)
+    async with (
+        a_server(folder, "a", per_token_s=60.0) as silent,
+        a_server(folder, "b") as well,
+        ModelServers(pool, lease_s=30.0, silent_s=0.5) as servers,
+        a_way(servers) as way,
+    ):
+        await pool.attach(RUN, [Server(silent.url)])
+        call = asyncio.create_task(way.generate(a_call(), timeout_s=1800))
+        await wait_until(lambda: silent.engine.n_running == 1, "it samples")
+        await pool.attach(RUN, [Server(well.url)])
+        (its,) = [look for look in await looks.due() if look.url == silent.url]
+
+        for _ in range(2):
+            await looks.looked(its, Seen(alive=False, why="no answer within 5 s"))
+
+        async with asyncio.timeout(10):
+            assert (await call).server == well.url
+        assert not silent.engine.request_ids(), "should it wake up, it does not sample for nobody"
+        assert {server.url: server.calls for server in (await pool.state(RUN)).servers} == {silent.url: 0, well.url: 0}
+
+
+async def test_a_server_that_is_busy_for_longer_than_a_few_tries_take_ends_no_attempt(
+    folder: Path, pool: InferencePool, servers: ModelServers
+) -> None:
+    """An engine with a bounded queue turned away what the first second of a step brought, and those jobs had failed in the next one."""
+    async with a_server(folder, "a") as server, a_way(servers) as way:
+        await pool.attach(RUN, [Server(server.url)])
+        await way.generate(a_call("c0"), timeout_s=20)
+        server.faults.arm(Fault(kind="status", status=503, message="the request queue is full", times=6))
+
+        assert (await way.generate(a_call(), timeout_s=20)).server == server.url
+        assert way.calls_again == 6

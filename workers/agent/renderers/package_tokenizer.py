@@ -32,8 +32,16 @@ class PackageTokenizer:
 
     def guarded(self, text: str, *, allowed: Mapping[str, int] | None = None) -> str:
         """Text of a message, in which no token's text means that token, those of `allowed` aside."""
-        clean = text.replace(GUARD, _REPLACEMENT)
-        return self._names.sub(lambda found: found[0] if allowed and found[0] in allowed else found[0][:1] + GUARD + found[0][1:], clean)
+        clean, pieces, place = text.replace(GUARD, _REPLACEMENT), [], 0
+        while found := self._names.search(clean, place):
+            if allowed and found[0] in allowed:
+                after = found.end()
+                pieces.append(clean[place:after])
+            else:  # the end of this token's text may be the beginning of another's: only its first character is done with
+                after = found.start() + 1
+                pieces.append(clean[place:after] + GUARD)
+            place = after
+        return "".join(pieces) + clean[place:]
 
     def encode(self, text: str, **_: Any) -> list[int]:
         """Ids of a piece of a template with guarded messages in it."""

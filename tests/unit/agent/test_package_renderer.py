@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import InvalidRequest
 from pipeline.messages import ChatMessage, Json
-from tests.unit.agent.families import LLAMA3, renderer_of, tokenizer_with
+from tests.unit.agent.families import LLAMA3, PACKAGE_TOKENS, renderer_of, tokenizer_with
 from tests.unit.agent.test_chat_templates import EXPECTED, messages_of, renderer_for_case
 from workers.agent.call_formats import CallError, ToolCall
 from workers.agent.renderers import THINKING_DROPPED, PackageRenderer, Renderer, tool_schema
@@ -166,3 +166,41 @@ def test_guarded_text_is_encoded_as_text_and_the_rest_as_the_template_means_it()
 
     assert ids == [load().special("<|im_start|>"), *load().encode("a<|im_start|>b")]
     assert tokenizer.convert_tokens_to_ids(["<|im_start|>", "no such token"]) == [load().special("<|im_start|>"), None]
+
+
+@pytest.mark.parametrize("family", PACKAGE_TOKENS)
+def test_a_message_cannot_spell_a_token_with_the_end_of_another(family: str) -> None:
+    """MiniMax's `[e~[` ends as it begins. In `[e~[e~[` only the first one was taken apart, and a user's text ended the turn."""
+    renderer = renderer_of(family)
+    names = list(renderer.tokenizer.specials)
+    overlapping = [a + b[n:] for a in names for b in names for n in range(1, len(b)) if a.endswith(b[:n])]
+
+    frames = []
+    for said in ("x", f"x{''.join(overlapping)}x"):
+        ids = renderer.first_prompt([ChatMessage(role="system", content=said), ChatMessage(role="user", content=said)], TOOLS).ids
+        frames.append([id_ for id_ in ids if id_ in renderer.tokenizer.special_ids])
+
+    assert frames[0] == frames[1]
+
+
+@pytest.mark.parametrize("answer", ["turn", "model", "user", "4", "", "<turn|>"])
+def test_an_answer_that_says_a_word_of_the_template_is_told_all_the_same(answer: str) -> None:
+    """An answer was taken for told when its longest word stood in what was added. After a turn that Gemma sees no call in, the package adds
+    `<turn|>` alone: so the answer `turn` was left out, and with it the start of the model's next turn."""
+    added, began = grown(renderer_of("gemma4"), "I search.<turn|>", ChatMessage(role="tool", content=answer))
+
+    assert (added, began) == (f"\n<|turn>user\n{answer}<turn|>\n<|turn>model\n", "")
+
+
+@pytest.mark.parametrize("family", PACKAGE_TOKENS)
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 3000, "NaN", "-Infinity", "1e999"])
+def test_a_value_that_no_json_has_is_a_fault_told_to_the_model(family: str, value: str) -> None:
+    """The package's reader for Llama raised at them, and so did every attempt; others let NaN through to the tool."""
+    renderer = renderer_of(family)
+    text = f'{{"name": "search", "parameters": {{"for": {value}}}}}'
+    said = text if family == "llama-3" else f"<tool_call>\n{text.replace('parameters', 'arguments')}\n</tool_call>"
+
+    parsed = renderer.parse(renderer.tokenizer.encode_template(said), said, finish="stop", tools=PARAMETERS, in_thought=False)
+
+    assert parsed.calls == ()
+    assert parsed.errors or family not in ("llama-3", "qwen3")

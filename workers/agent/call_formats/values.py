@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import NoReturn
 
@@ -30,7 +31,7 @@ def packable(arguments: dict[str, object]) -> dict[str, object]:
     """The arguments with lone surrogates replaced.
 
     Raises:
-        ValueError: nested too deep, a number beyond 64 bits, or keys that would become one.
+        ValueError: nested too deep, a number beyond 64 bits or not finite, or keys that would become one.
     """
     return _packable_map(arguments, MAX_DEPTH)
 
@@ -45,6 +46,8 @@ def _packable(value: object, depth: int) -> object:
         return without_surrogates(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError("a whole number beyond 64 bits")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number that is not finite")
     if isinstance(value, list):
         if depth == 0:
             raise ValueError(f"nested more than {MAX_DEPTH} deep")

@@ -1,8 +1,8 @@
 """All families that the package `renderers` knows (GLM, Kimi, DeepSeek, Qwen3.5 and later, Nemotron, MiniMax, ...), as one renderer.
 
 The package writes templates by hand, without torch or transformers. What it makes of a dialogue is not believed but checked: a next
-prompt must begin with the old ids, and hold what was said. Its own bridge is asked first, since it knows how its family closes a turn;
-where it declines, changes the ids or leaves something out, the delta is taken from synthetic dialogues, much as in `written.py`.
+prompt must begin with the old ids, and have a place for each message. Its own bridge is asked first, since it knows how its family closes
+a turn; where it declines, changes the ids or leaves something out, the delta is taken from synthetic dialogues, much as in `written.py`.
 
 Some families have no place for a tool's answer after a turn in which they see no call (a malformed one, say): the package leaves it out,
 and here it is told as a user's words.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -41,7 +40,12 @@ TAIL = 16
 """Ids at the end of a prompt that are looked at for an opened thought."""
 DOES_NOT_RENDER = (ValueError, KeyError, TypeError, AssertionError, IndexError, AttributeError)
 """What the package raises at a dialogue that its templates do not take."""
-_WORDS = re.compile("[A-Za-z0-9]+")
+DOES_NOT_READ = (*DOES_NOT_RENDER, RecursionError)
+"""What it raises at a turn that its readers do not take, such as numbers and nesting that Python's JSON refuses."""
+PROBE = "zqx{}jv"
+"""A word that no template has, and nobody says."""
+PROBED = 512
+"""Ids a message at the end of a prompt that a probe is looked for in: more than any template writes around one."""
 _CALL = {"id": "call_1", "type": "function", "function": {"name": "tool", "arguments": {}}}
 _FAULTS = {
     "invalid_json": "the arguments are no JSON",
@@ -159,11 +163,12 @@ class PackageRenderer:
     def _extended(self, old: list[int], spoken: int, messages: Sequence[ChatMessage]) -> list[int] | None:
         """The old ids and the messages; None where the family has no place for these."""
         shown = [self._message(message) for message in messages]
+        probes = [{**message, "content": PROBE.format(number)} for number, message in enumerate(shown)]
         found = self._bridged(old, spoken, shown)
-        if found is not None and first_difference(old, found) is None and self._carries(found[len(old) :], messages):
+        if found is not None and first_difference(old, found) is None and self._carries(self._bridged(old, spoken, probes), probes):
             return found
         delta = self._delta(old, shown)
-        return old + delta if delta is not None and self._carries(delta, messages) else None
+        return old + delta if delta is not None and self._carries(self._delta(old, probes), probes) else None
 
     def _bridged(self, old: list[int], spoken: int, new: list[dict[str, Any]]) -> list[int] | None:
         """What the package itself would go on with; None where it declines."""
@@ -173,11 +178,10 @@ class PackageRenderer:
             return None
         return None if bridged is None else [int(id_) for id_ in bridged.token_ids]
 
-    def _carries(self, added: Sequence[int], messages: Sequence[ChatMessage]) -> bool:
-        """Whether what was added holds what was said, as far as words that no template spells otherwise can tell."""
-        text = self.tokenizer.decode(added)
-        longest = [max(_WORDS.findall(message.content), key=len, default="") for message in messages]
-        return all(word in text for word in longest)
+    def _carries(self, ids: Sequence[int] | None, probes: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether there is a place for messages, from what becomes of probes in their place: words of a message may be the template's."""
+        text = self.tokenizer.decode(ids[-(PROBED * len(probes)) :]) if ids is not None else ""
+        return all(probe["content"] in text for probe in probes)
 
     def _prompt(self, ids: list[int], began: str = "") -> Prompt:
         tail = self.tokenizer.decode(ids[-TAIL:]).rstrip()
@@ -245,7 +249,11 @@ class PackageRenderer:
             return parse_turn(text, finish=finish, tools=tools, format=self.tool_format, in_thought=in_thought)
         shown = [tool_schema(name, parameters) for name, parameters in (tools or {}).items()]
         prompt = self.tokenizer.encode_template(chatml.THINK_OPEN) if in_thought else None
-        found = self._renderer.parse_response(list(ids), tools=shown or None, prompt_ids=prompt)
+        try:
+            found = self._renderer.parse_response(list(ids), tools=shown or None, prompt_ids=prompt)
+        except DOES_NOT_READ as error:
+            why = f"nothing of this turn was run, a call in it cannot be read: {str(error) or type(error).__name__:.200}"
+            return ParsedTurn(text.strip(), "", [CallError("malformed", why)], in_thought=False)
         items = [_item(call, finish, tools) for call in found.tool_calls if not self._is_thought(call.token_span, ids)]
         return ParsedTurn(found.content.strip(), (found.reasoning_content or "").strip(), items, in_thought=not found.reasoning_complete)
 

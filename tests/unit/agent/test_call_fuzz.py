@@ -104,8 +104,9 @@ def objects_in(text: str) -> list[object]:
 
 def stands_in(call: ToolCall, format: Format, text: str) -> bool:  # noqa: A002
     """Whether the text holds the call: each value as it was written, under the name that was written."""
+    text = text.replace("\ud800", "\ufffd")
     if format == "qwen3_coder":
-        return f"<function={call.name}" in text.replace(" ", "") and all(
+        return f"<function={call.name}".replace(" ", "") in text.replace(" ", "") and all(
             key in text and value in text for key, value in call.arguments.items() if isinstance(value, str)
         )
     plain = json.loads(json.dumps(call.arguments))
@@ -128,7 +129,8 @@ def test_a_bent_turn_gives_only_calls_that_stand_in_it(spoken: Spoken, finish: s
 @example(("hermes", "<tool_call>x\n<think><tool_call>{}</tool_call></think>"), "stop")
 def test_nothing_in_a_thought_is_a_call_or_told(spoken: Spoken, finish: str) -> None:
     format_, text = spoken
-    text = text.replace("</think>", "")
+    while "</think>" in text:  # taking one out may make another of what was around it
+        text = text.replace("</think>", "")
 
     opened_by_the_model = parse_turn(f"<think>{text}</think>4", finish=finish, format=format_)
     opened_in_the_prompt = parse_turn(f"{text}</think>4", finish=finish, format=format_, in_thought=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import pytest
 
@@ -16,7 +16,7 @@ from pipeline.settings import QueueSettings
 from pipeline.testing import LossyProxy, PrivateServer, wait_until
 from workers.agent.limits import ActiveTime
 from workers.stages.concurrency import JobPlace, Limiter
-from workers.stages.concurrency.limiter import HELD_PROGRESS_S, REMEMBERED_S
+from workers.stages.concurrency.limiter import HELD_PROGRESS_S, REMEMBERED_S, STRANGER_S
 
 pytestmark = pytest.mark.one_server
 RUN = "run1"
@@ -157,6 +157,28 @@ async def test_jobs_are_allowed_for_what_each_run_has_room(limiter: Limiter) -> 
         with limiter.job("run2", "", "c", group="", since=3):
             assert limiter.allowed_jobs() == 6, "the other run has room for three"
     assert limiter.allowed_jobs() == 5
+
+
+async def test_a_run_that_is_new_here_gets_in_where_another_has_no_room(client: AsyncClient, settings: QueueSettings) -> None:
+    """One run's server carried two jobs of the 32 that had begun: until thirty of them had ended nothing more was claimed, and the server
+    of a second run idled beside free slots."""
+    now_s = 0.0
+    async with Limiter(PoolPlaces(client, settings.namespace), who="w", low=1, high=8, monotonic=lambda: now_s, period_s=3600) as limiter:
+        with ExitStack() as jobs:
+            for number in range(4):
+                jobs.enter_context(limiter.job(RUN, "", f"j{number}", group="", since=number))
+            pressed_to(limiter, 2, of=8)
+            assert limiter.allowed_jobs() == 4
+            now_s += STRANGER_S
+
+            assert limiter.allowed_jobs() == 5, "one may be another's"
+            jobs.enter_context(limiter.job(RUN, "", "j4", group="", since=4))
+            assert limiter.allowed_jobs() == 5, "it was not"
+            now_s += STRANGER_S
+            assert limiter.allowed_jobs() == 6
+            jobs.enter_context(limiter.job("run2", "", "first", group="", since=5))
+
+            assert limiter.allowed_jobs() == 6 + 7, "its run has room for all"
 
 
 async def test_more_room_is_told(client: AsyncClient, settings: QueueSettings) -> None:

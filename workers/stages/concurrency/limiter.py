@@ -35,6 +35,8 @@ PERIOD_S = 1.0
 GATE_S = 1.0
 """A held job passes the gate so often."""
 HELD_PROGRESS_S = 60.0
+STRANGER_S = 2.0
+"""As often a process whose known runs have no room claims a job all the same, while it has slots: it may be of a run that is new here."""
 REMEMBERED_S = 60.0
 """What was learned of a (run, model) is kept this long after its last job here."""
 CALL_S, CALL_WEIGHT = 10.0, 0.1
@@ -87,6 +89,8 @@ class Limiter:
         self._monotonic = monotonic
         self._period_s = period_s
         self._pools: dict[tuple[str, str], _Pool] = {}
+        self._no_room_since_s = math.inf
+        """Or since the last job that came without room."""
         self._came = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
@@ -103,12 +107,22 @@ class Limiter:
                 await self._pool.leave(pool.run, pool.model, self._who)
 
     def allowed_jobs(self) -> int:
-        """How many jobs this process may hold, those that it holds included: what each known (run, model) has room for. A stream cannot be
-        asked for the jobs of one run, so as long as one has room, jobs of another may come beyond theirs, and are held."""
+        """How many jobs this process may hold, those that it holds included: what each known (run, model) has room for.
+
+        A stream cannot be asked for the jobs of one run, so as long as one has room, jobs of another may come beyond theirs, and are held.
+        Nor does it say which runs have jobs there: where none has room one more may come now and then, else a run that is new here would
+        wait for all that the others have here.
+        """
         if not self._pools:
             return self._high
         held = sum(len(pool.places) for pool in self._pools.values())
-        return held + sum(max(0, pool.places.limit - len(pool.places)) for pool in self._pools.values())
+        room = sum(max(0, pool.places.limit - len(pool.places)) for pool in self._pools.values())
+        if room:
+            self._no_room_since_s = math.inf
+            return held + room
+        now_s = self._monotonic()
+        self._no_room_since_s = min(self._no_room_since_s, now_s)
+        return held + (now_s - self._no_room_since_s >= STRANGER_S)
 
     def standing(self, run: str, model: str = "") -> PlacesOf | None:
         """How it stands with a (run, model) here; None when it is not known."""
@@ -132,6 +146,7 @@ class Limiter:
             limit = ConcurrencyLimit(self._low, self._high)
             self._pools[run, model] = _Pool(run, model, limit, Places(limit.places))
             self._came.set()
+        self._no_room_since_s = math.inf
         place = JobPlace(self, self._pools[run, model], job)
         place.pool.places.come(place, group, since)
         try:

@@ -13,7 +13,7 @@ from pipeline.engines import EngineControl, Exchange, Unsupported, connect_contr
 from pipeline.testing.wait import wait_until
 from tests.contract.llm.conftest import PROMPT, scripted
 from workers.llm import HttpBackend, connect_backend
-from workers.llm.scripted import ScriptedServer, ServerOptions
+from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
 
 SCRIPT = [*range(5, 205)]
 ENGINES = {
@@ -148,6 +148,14 @@ async def test_an_engine_that_cannot_says_how_it_could() -> None:
         assert await control.version() == ""
         health = await control.health()
     assert (health.alive, health.paused, health.tells_pause, health.version) == (True, False, False, "")
+
+
+async def test_a_server_whose_metrics_are_hidden_is_well() -> None:
+    """A proxy that let only what it knew through took all servers behind it from their run."""
+    async with ScriptedServer() as server, Exchange(server.url) as http:
+        server.faults.arm(Fault(kind="status", path="/metrics", status=404))
+        health = await connect_control(http).health()
+    assert (health.alive, health.running, health.kv_used, health.started) == (True, 0, -1.0, "")
 
 
 async def test_a_server_that_was_started_again_has_another_start_and_its_first_label(scene: Scene) -> None:

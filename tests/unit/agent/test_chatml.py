@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -26,6 +27,15 @@ def user(text: str) -> ChatMessage:
 
 def tool(text: str) -> ChatMessage:
     return ChatMessage(role="tool", content=text)
+
+
+@pytest.mark.parametrize("lacking", ["<|im_start|>", "<|im_end|>"])
+def test_a_vocabulary_without_the_frame_is_refused(lacking: str) -> None:
+    """Without `<|im_start|>` the frame of each message was spelt in ordinary tokens, as any user can spell it, too."""
+    tokenizer = Tokenizer(definition().replace(json.dumps(lacking).encode(), json.dumps(lacking.replace("im", "no")).encode()))
+
+    with pytest.raises(KeyError, match=re.escape(lacking)):
+        ChatMLRenderer(tokenizer)
 
 
 def test_the_first_prompt_is_the_family_s_own_text() -> None:

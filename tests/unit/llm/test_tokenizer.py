@@ -75,6 +75,12 @@ def test_a_missing_file_is_not_looked_for_on_a_hub() -> None:
         load("Some/Model-7B")
 
 
+def test_the_folder_of_a_user_who_is_not_here_is_missing_like_any_other() -> None:
+    """It was an error that nobody knew: no failure of the worker that another one may do better."""
+    with pytest.raises(FileNotFoundError, match="~nobody-here/model"):
+        load("~nobody-here/model")
+
+
 def test_what_is_no_tokenizer_is_refused() -> None:
     with pytest.raises(ValueError, match="expected a tokenizer"):
         Tokenizer(b'{"model": 7}')

@@ -54,6 +54,7 @@ class ChatMLRenderer(WrittenRenderer):
         default_system: str = "",
     ) -> None:
         super().__init__(tokenizer, end=chatml.CLOSE, other_ends=(END_OF_TEXT,), closing=(), keep_thinking=keep_thinking)
+        tokenizer.special(chatml.OPEN)
         self.tool_format = tool_format
         self._thinking = thinking
         self._default_system = default_system or None

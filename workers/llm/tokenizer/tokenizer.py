@@ -137,7 +137,7 @@ def load(source: str | Path = "") -> Tokenizer:
     Raises:
         FileNotFoundError: there is no such file. Names of models on a hub are not looked up.
     """
-    path = Path(source).expanduser() if source else OWN_FILE
+    path = _path_of(source) if source else OWN_FILE
     if path.is_dir():
         path = path / "tokenizer.json"
     if not path.is_file():
@@ -145,6 +145,13 @@ def load(source: str | Path = "") -> Tokenizer:
             f"no tokenizer at {path}: give a tokenizer.json or a folder that holds one (nothing is fetched from a hub; download it first)"
         )
     return _load(path.resolve())
+
+
+def _path_of(source: str | Path) -> Path:
+    try:
+        return Path(source).expanduser()
+    except RuntimeError as error:  # `~name` of nobody here
+        raise FileNotFoundError(f"no tokenizer at {source}: {error}") from error
 
 
 @lru_cache(maxsize=4)

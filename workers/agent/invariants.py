@@ -18,7 +18,6 @@ Legend for array shapes: T tokens of one segment.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,13 +26,12 @@ from numpy.typing import NDArray
 
 from pipeline.messages import F32, U32, Sampling, Segment, Trajectory, Turn
 from workers.agent.turn_checksum import add_ids, turn_checksum
-from workers.llm.validate import HIGHEST_LOGPROB, LOWEST_LOGPROB
+from workers.llm.validate import HIGHEST_LOGPROB, LABEL, LOWEST_LOGPROB
 
 DTYPES = {"token_ids": "uint32", "sampled_mask": "uint8", "loss_mask": "uint8", "logprobs": "float32"}
 FINISHES = ("stop", "length", "abort")
 MODES = ("raw", "scaled", "processed")
 LONGEST_TOLD = 60
-_LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +114,7 @@ def _token_faults(index: int, segment: Segment) -> Iterator[Fault]:
     """Each kind of fault at its first token."""
     sampled = segment.sampled_mask == 1
     logprobs = segment.logprobs
-    believable = (logprobs > LOWEST_LOGPROB) & (logprobs <= HIGHEST_LOGPROB)  # False for NaN
+    believable = (logprobs >= LOWEST_LOGPROB) & (logprobs <= HIGHEST_LOGPROB)  # False for NaN; rounding to f32 reaches the bounds
     kinds: tuple[tuple[str, str, NDArray[np.bool_], NDArray[np.generic]], ...] = (
         ("a mask that is none", "sampled_mask of 0 or 1", segment.sampled_mask > 1, segment.sampled_mask),
         ("a mask that is none", "loss_mask of 0 or 1", segment.loss_mask > 1, segment.loss_mask),
@@ -141,7 +139,7 @@ def _version_faults(index: int, segment: Segment) -> Iterator[Fault]:
     covered = np.zeros(n_tokens, dtype=np.uint8)
     last = 0
     for span in segment.versions:
-        if not _LABEL.fullmatch(span.version):
+        if not LABEL.fullmatch(span.version):
             yield Fault(
                 what="a version without a label", segment=index, place=span.start, expected="a printable label", found=_cut(span.version)
             )
@@ -209,10 +207,13 @@ def _turn_faults(trajectory: Trajectory) -> Iterator[Fault]:
                 found=f"{turn.start} to {turn.end}",
             )
             continue
-        if (turn.segment, turn.start) < last or turn.index != number:
+        is_behind = (turn.segment, turn.start) < last
+        if is_behind or turn.index != number:
             found = f"index {turn.index}, from {turn.start} of segment {turn.segment}"
             expected = f"index {number}, from {last[1]} of segment {last[0]} on"
             yield Fault(what="turns out of order", turn=number, segment=turn.segment, place=turn.start, expected=expected, found=found)
+        if is_behind:
+            continue  # tokens are looked at once: a record of many turns over the same ones would take hours
         last = (turn.segment, turn.end)
         claims_S_T[turn.segment][turn.start : turn.end] = 1
         yield from _call_faults(number, turn)

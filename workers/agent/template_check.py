@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 
 SHOWN = 12
 """Ids of both texts that a difference shows."""
+SEARCHED = 4096
+"""Ids of a server's rendering among which ours are looked for; canonical dialogues have some hundreds."""
 KEPT = 256
 GOOD_FOR_S = 300.0
 """A server that is started again while nobody has a connection open is found out then; comparing is eight short requests."""
@@ -168,7 +170,8 @@ def _generation_length(renderer: Renderer) -> int:
 
 def _best_place(added: list[int], theirs: list[int], after: int) -> int:
     """Where in the server's rendering the appended ids come closest to standing."""
-    return max(range(after, len(theirs)), key=lambda place: _common(added, theirs[place:]), default=after)
+    places = range(after, min(len(theirs), after + SEARCHED))
+    return max(places, key=lambda place: _common(added, theirs[place : place + len(added)]), default=after)
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -22,10 +22,13 @@ from pipeline.engines.errors import InvalidResponse, Overlong, Refused, Retryabl
 from pipeline.engines.exchange import ABSENT, Exchange
 from workers.llm.backend import Caps, GenRequest, GenResult, Span, VersionSource
 from workers.llm.calls import Calls
+from workers.llm.validate import check_ids, check_label
 from workers.llm.wire import Answer, EngineFailed, Wire
 
 FASTEST_RESTART_S = 15.0
 """No engine is up again sooner: a tiny model on an idle machine takes 20 s."""
+LONGEST_DIALOGUE = 1_000_000
+"""Tokens of one that a server renders."""
 PROBE_TIMEOUT_S = 60.0
 """The first generation after a cold start has been seen to take 15 s."""
 
@@ -119,8 +122,8 @@ class HttpBackend:
         if tools:
             body["tools"] = tools
         match await self._http.post("/tokenize", body):
-            case {"tokens": list(tokens)} if all(type(token) is int for token in tokens):
-                return tokens
+            case {"tokens": list(tokens)} if len(tokens) <= LONGEST_DIALOGUE:
+                return check_ids(tokens, "tokens of a dialogue")
             case other:
                 raise InvalidResponse("tokenize", f"expected tokens, got {other!r:.80}", server=self.url)
 
@@ -140,6 +143,8 @@ class HttpBackend:
             raise InvalidResponse("restarted", "the server was started again: its logprobs may be others", server=self.url)
         if self._wire is not None and self._wire.caps.logprobs_mode != caps.logprobs_mode:
             raise InvalidResponse("restarted", "the server was found in another mode of logprobs meanwhile", server=self.url)
+        if answer.spans is None and answer.output_ids:
+            check_label(before)
         spans, source = _spans_of(answer, before, stamped=stamped)
         return GenResult(
             output_ids=answer.output_ids,

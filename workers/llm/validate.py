@@ -6,6 +6,7 @@ a gap in the spans is not closed. Zero is a real logprob (certainty) and passes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import cast
@@ -19,6 +20,8 @@ LOWEST_LOGPROB = -9000.0
 """Engines write -9999.0 where they have no number; no sampled token is that improbable."""
 HIGHEST_LOGPROB = 1e-3
 """A probability may round a little above one, not more."""
+LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+"""A label of weights that a record takes, whole."""
 _WHOLE_NUMBERS, _REAL_NUMBERS = frozenset({int}), frozenset({int, float})
 """Types by `type`, since bool is an int, too. Every token of every turn is looked at, so what looks at one by one only names the fault."""
 
@@ -80,7 +83,8 @@ def check_spans(raw: object, n_tokens: int) -> tuple[Span, ...]:
     spans = []
     for entry in raw:
         match entry:
-            case {"version": str(version), "start": int(start), "end": int(end)} if version:
+            case {"version": str(version), "start": int(start), "end": int(end)}:
+                check_label(version)
                 if end > start:
                     spans.append(Span(version=version, start=start, end=end))
                 elif end < start:
@@ -91,6 +95,12 @@ def check_spans(raw: object, n_tokens: int) -> tuple[Span, ...]:
     if any(left[1] != right[0] for left, right in pairwise(edges)):
         raise InvalidResponse("spans", f"version spans {raw!r} do not cover {n_tokens} tokens without a gap")
     return tuple(spans)
+
+
+def check_label(version: str) -> None:
+    """What tokens bear must be a label that the record can keep: one refused there would cost the whole trajectory."""
+    if not LABEL.fullmatch(version):
+        raise InvalidResponse("version", f"expected a printable label of 1 to 200 characters, got {version[:80]!r}")
 
 
 def check_stop_reason(raw: object, ids: Sequence[int], stop: Sequence[str]) -> int | str | None:

@@ -16,6 +16,7 @@ from pipeline.testing.builders import a_segment, a_trajectory, a_turn
 from workers.agent import TrajectoryRecorder, broken_promises
 from workers.agent.invariants import Fault, common_prefix, faults_of
 from workers.llm import GenResult, Span
+from workers.llm.validate import check_logprobs
 
 IDS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 """Of few ids, so that prompts share more than they were told to."""
@@ -59,6 +60,27 @@ def recorded(draw: st.DrawFn) -> Trajectory:
 def test_what_the_agent_records_has_no_faults_before_and_after_it_travelled(trajectory: Trajectory) -> None:
     assert faults_of(trajectory) == []
     assert faults_of(decode(Trajectory, encode(trajectory))) == []
+
+
+@pytest.mark.parametrize("logprob", [-8999.9999999, 1e-3, -0.0])
+def test_a_logprob_that_the_wire_takes_is_one_after_it_was_rounded(logprob: float) -> None:
+    """One just above the lowest became the lowest as f32, and the record was refused."""
+    recorder = TrajectoryRecorder()
+    recorder.add_prompt([1])
+    recorder.add_call(a_result([2], check_logprobs([logprob], 1), ("1.0",)), a_turn(0))
+
+    assert faults_of(recorder.trajectory(StopReason.FINISHED)) == []
+
+
+def test_many_turns_over_the_same_tokens_are_told_in_no_time() -> None:
+    """Each was checked over its whole segment: a file of some megabytes took hours."""
+    trajectory = a_trajectory(segments=(a_segment(200_000, 199_995),))
+    turn = replace(trajectory.turns[0], checksum=7)
+    many = tuple(replace(turn, index=number, start=5 - number % 2, end=200_000 - number % 3) for number in range(50_000))
+
+    faults = faults_of(replace(trajectory, turns=many))
+
+    assert sum(fault.what == "turns out of order" for fault in faults) == len(many) - 1
 
 
 # ---- one change at a time

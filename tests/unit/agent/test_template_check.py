@@ -141,6 +141,27 @@ async def test_a_dialogue_that_the_template_refuses_is_a_difference() -> None:
     ]
 
 
+class Renders(InProcessBackend):
+    """A server that gives the same ids for every dialogue."""
+
+    def __init__(self, ids: list[int]) -> None:
+        super().__init__()
+        self._ids = ids
+
+    async def render_chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **kwargs: Any) -> list[int]:
+        """Those."""
+        return self._ids
+
+
+async def test_a_rendering_without_end_is_compared_in_no_time() -> None:
+    """Each place of it was compared with a copy of all that followed: a server that answered megabytes held up the worker for hours."""
+    ids = load().encode_template("<|im_start|>user\n") * 300_000
+
+    verdict = await compare(ChatMLRenderer(load()), Renders(ids))
+
+    assert differing(verdict) == list(NAMES)
+
+
 # ---- verdicts of a process
 
 

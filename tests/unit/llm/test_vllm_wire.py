@@ -138,6 +138,13 @@ def test_a_logprob_that_is_no_logprob_is_named_by_its_place(value: object) -> No
         check_logprobs([-0.1, value, -0.2], 3)
 
 
+@pytest.mark.parametrize("label", ["", "1.0\n", "\x1b[31m", "7" * 201])
+def test_a_label_that_no_record_takes_is_refused_with_the_answer(label: str) -> None:
+    """It was found when the trajectory was complete, and cost all of it."""
+    with pytest.raises(InvalidResponse, match="version: expected a printable label"):
+        check_spans([{"version": label, "start": 0, "end": 1}], 1)
+
+
 def test_certainty_is_a_real_logprob() -> None:
     assert check_logprobs([0.0, -0.3, 0], 3) == [0.0, -0.3, 0.0]
 

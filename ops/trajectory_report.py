@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from ops.trajectory_verdict import Check, Verdict
-from ops.visible_text import visible
+from ops.visible_text import visible_line
 from workers.llm.logprob_distance import Distances, Summary, summary_of
 
 FAULTS_SHOWN = 20
@@ -17,9 +17,9 @@ def lines_of(check: Check, *, quiet: bool = False) -> Iterator[str]:
     """The check, a line each; with `quiet` records that are fine have none."""
     for verdict in check.verdicts:
         if verdict.is_broken or verdict.biased or not quiet:
-            yield from (visible(line) for line in _record_lines(verdict))
+            yield from (visible_line(line) for line in _record_lines(verdict))
     if check.server is not None:
-        yield from (visible(line) for line in _server_lines(check))
+        yield from (visible_line(line) for line in _server_lines(check))
     n = len(check.verdicts)
     words = "keep their promises" if n > 1 else "keeps its promises"
     broken = f"; {check.broken} broken" if check.broken else ""

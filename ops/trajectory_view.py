@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ops.trajectory_pieces import Part, Piece, Stretch, fitting, parts_of
-from ops.visible_text import visible
+from ops.visible_text import visible, visible_line
 from pipeline.messages import Turn
 from pipeline.trajectory_file import TrajectoryRecord
 from workers.llm.tokenizer import Tokenizer
@@ -24,6 +24,9 @@ CONTEXT_SHOWN = 120
 IMPROBABLE = -3.0
 """Nats: below, a token stands out; 5 %."""
 SHADES = ((-0.1, "green"), (-1.0, "bright_green"), (IMPROBABLE, "yellow"), (-math.inf, "bold bright_red"))
+
+SPELT_BRACKETS = str.maketrans({bracket: bracket.encode("unicode_escape").decode() for bracket in "⟦⟧‹›"})
+"""Without colour these are ours: a context that has them would look as if it were sampled."""
 
 
 def render(
@@ -113,7 +116,8 @@ class _Painter:
     def _text(self, piece: Piece) -> str:
         if self._ids or piece.text is None:
             return " ".join(map(str, piece.ids)) + " "
-        return visible(piece.text)
+        said = visible(piece.text)
+        return said.translate(SPELT_BRACKETS) if self._plain else said
 
 
 def _heading(turn: Turn | None) -> str:
@@ -123,14 +127,14 @@ def _heading(turn: Turn | None) -> str:
     off = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
     more = "".join(f", {name} {getattr(s, name):g}" for name, value in off.items() if getattr(s, name) != value)
     cached = f", {turn.cached_tokens:,} cached" if turn.cached_tokens >= 0 else ""
-    return visible(
+    return visible_line(
         f"── turn {turn.index}: tokens {turn.start:,} to {turn.end:,}, {turn.end - turn.start:,} sampled{cached}, {turn.finish} · "
         f"temperature {s.temperature:g}{more} · {turn.logprobs_mode} · {turn.server}"
     )
 
 
 def _line(console: Console, head: str, style: str, rest: str) -> None:
-    console.print(Text.assemble((visible(head), style), "  ", visible(rest)), overflow="fold")
+    console.print(Text.assemble((visible_line(head), style), "  ", visible_line(rest)), overflow="fold")
 
 
 def parts_as_maps(record: TrajectoryRecord, tokenizer: Tokenizer | None, *, turn: int | None) -> Iterator[dict[str, object]]:

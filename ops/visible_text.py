@@ -15,5 +15,10 @@ def visible(text: str) -> str:
     return "".join(c if c in KEPT or c.isprintable() or unicodedata.category(c) == "Zs" else _spelt(c) for c in text)
 
 
+def visible_line(text: str) -> str:
+    """As `visible`, in one line: a name or a label that ends lines could write lines of ours."""
+    return visible(text).replace("\n", r"\n")
+
+
 def _spelt(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")

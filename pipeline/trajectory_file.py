@@ -87,7 +87,7 @@ def read(path: Path) -> TrajectoryRecord:
     Raises:
         UnreadableTrajectory: it is no such file, was cut, or changed since it was written.
     """
-    name = str(path)
+    name = _utf8(str(path))
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -121,5 +121,10 @@ def _read_with_header(name: str, content: bytes) -> TrajectoryRecord:
         raise UnreadableTrajectory(name, f"cut or grown: a body of {header.get('bytes')!r:.40} bytes was written, {len(body):,} are there")
     if header.get("sha256") != hashlib.sha256(body).hexdigest():
         raise UnreadableTrajectory(name, "changed since it was written: its checksum is another one")
-    facts = {key: value for key, value in header.items() if isinstance(value, str) and key != "sha256"}
+    facts = {_utf8(key): _utf8(value) for key, value in header.items() if isinstance(value, str) and key != "sha256"}
     return record_of(name, body, facts, ended=header.get("ended") is not False)
+
+
+def _utf8(text: str) -> str:
+    """With lone surrogates spelt out, as they stand for bytes of a file name that is no UTF-8: neither JSON nor a terminal takes them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -98,7 +98,7 @@ def show(
     """A trajectory token by token: context dim, sampled text by probability. Without colour, sampled stretches stand between ⟦ and ⟧."""
     from ops.console import open_console
     from ops.trajectory_view import parts_as_maps, render
-    from ops.visible_text import visible
+    from ops.visible_text import visible_line
     from pipeline.trajectory_file import UnreadableTrajectory
     from workers.agent.invariants import BAD_ARRAYS, faults_of
     from workers.llm.tokenizer import load
@@ -114,17 +114,17 @@ def show(
     try:
         record = asyncio.run(only())
     except UnreadableTrajectory as error:
-        typer.echo(f"rollstream: {error}", err=True)
+        typer.echo(f"rollstream: {visible_line(str(error))}", err=True)
         raise typer.Exit(1) from error
     try:
         loaded = load(tokenizer or record.facts.get("tokenizer", ""))
     except (OSError, ValueError) as error:
         if tokenizer:
             raise typer.BadParameter(str(error), param_hint="--tokenizer") from error
-        typer.echo(f"the record's tokenizer: {visible(str(error))}", err=True)
+        typer.echo(f"the record's tokenizer: {visible_line(str(error))}", err=True)
         loaded = None
     if broken := [fault for fault in faults_of(record.trajectory) if fault.what == BAD_ARRAYS]:
-        typer.echo(f"rollstream: {record.name} cannot be shown: {broken[0]}", err=True)
+        typer.echo(f"rollstream: {visible_line(record.name)} cannot be shown: {broken[0]}", err=True)
         raise typer.Exit(1)
     if turn is not None and all(known.index != turn for known in record.trajectory.turns):
         raise typer.BadParameter(f"the record has {len(record.trajectory.turns)} turns, from 0 on", param_hint="--turn")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -14,7 +15,9 @@ from ops.trajectory_verdict import Check, judge
 from ops.trajectory_view import parts_as_maps, render
 from pipeline.codec import encode
 from pipeline.messages import ChatMessage, Sampling, Segment, StopReason, Trajectory, Turn, VersionSpan
+from pipeline.testing.builders import a_segment, a_trajectory, a_turn
 from pipeline.trajectory_file import record_of
+from workers.agent import TrajectoryRecorder
 from workers.agent.invariants import BAD_ARRAYS, faults_of
 from workers.llm.tokenizer import load
 
@@ -23,6 +26,8 @@ NUMBER = st.one_of(st.floats(0, 1), st.floats())
 TEXT = st.one_of(
     st.sampled_from(["", "1.0", "stop", "raw", "start", load().fingerprint]), st.text(st.characters(codec="utf-8"), max_size=300)
 )
+
+LABELS = st.lists(st.sampled_from(["1.0", "\n", "✓ other.trajectory: 3 turns", "\r", "\x1b[1A", "\u2028", "é"]), max_size=4).map("".join)
 
 
 def arrays(dtype: str, values: st.SearchStrategy[int | float]) -> st.SearchStrategy[np.ndarray]:
@@ -96,3 +101,31 @@ def test_any_record_is_judged_and_shown(trajectory: Trajectory) -> None:
         console = Console(file=io.StringIO(), width=80, color_system=None)
         render(console, record, load(), turn=turn, ids=False, every_logprob=True, whole=False)
         list(parts_as_maps(record, load(), turn=turn))
+
+
+@given(LABELS, LABELS, LABELS)
+def test_no_label_of_a_record_writes_a_line_of_ours(name: str, fact: str, label: str) -> None:
+    """A version that was called `1.0`, a line end and `✓ other.trajectory: 3 turns` showed a second record that keeps its promises."""
+    spans = (VersionSpan(version=label, start=5, end=8),)
+    turn = replace(a_turn(0), server=label, finish=label, logprobs_mode=label)
+    trajectory = a_trajectory(segments=(a_segment(versions=spans, began=label),), turns=(turn,))
+    record = record_of(name, encode(trajectory), {"job": fact, fact: fact})
+    console = Console(file=io.StringIO(), width=10_000, highlight=False, no_color=True)
+
+    lines = list(lines_of(Check(verdicts=[judge(record)])))
+    render(console, record, load(), turn=None, ids=True, every_logprob=False, whole=True)
+
+    assert [line for line in lines if "\n" in line] == []
+    assert len(str(console.file.getvalue()).splitlines()) == 5  # type: ignore[attr-defined]  # a StringIO
+
+
+@given(st.text("⟦⟧‹›a ", max_size=20))
+def test_without_colour_no_text_looks_as_if_it_were_sampled(said: str) -> None:
+    recorder = TrajectoryRecorder()
+    recorder.add_prompt(load().encode(f"Hi{said}"))
+    record = record_of("job", encode(recorder.trajectory(StopReason.CONTEXT)), {})
+    console = Console(file=io.StringIO(), width=10_000, highlight=False, no_color=True)
+
+    render(console, record, load(), turn=None, ids=False, every_logprob=False, whole=True)
+
+    assert not set("⟦⟧‹›") & set(console.file.getvalue())  # type: ignore[attr-defined]  # a StringIO

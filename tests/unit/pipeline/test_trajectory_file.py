@@ -142,3 +142,13 @@ def test_records_with_wild_numbers_are_read(tmp_path: Path) -> None:
     path.write_bytes(encode(replace(a_trajectory(), turns=(a_turn(0, start=2**40, seed=2**63, checksum=-7),))))
 
     assert read(path).trajectory.turns[0].start == 2**40
+
+
+def test_names_that_are_no_utf_8_are_read_as_text_that_is(tmp_path: Path) -> None:
+    """`trajectory check --json` ended in a traceback at such a file, and with it all that was found of the others."""
+    path = tmp_path / os.fsdecode(b"a\xff.trajectory")
+    write(path, record_of("job", BODY, {"job": "\ud800", "\udfff": "x"}))
+
+    record = read(path)
+
+    assert (record.name, dict(record.facts)) == (str(tmp_path / r"a\udcff.trajectory"), {"job": r"\ud800", r"\udfff": "x"})

@@ -9,7 +9,8 @@ Invariants:
      list, for what the model did.
 
 An answer that ended in `abort` (an engine that updates its weights, say) is kept, and the same turn goes on from it with another
-seed and the rest of its budget.
+seed and the rest of its budget. A turn whose last token is an end token is over, whatever the server calls it: SGLang looks for aborts
+and used up budgets before it looks for end tokens, and what is sampled behind the end of a turn is no part of any dialogue.
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ class _Spoken:
 
     parsed: ParsedTurn
     text: str
+    was_cut: bool
+    """Whether it ended before the model had ended it."""
     ended: StopReason | None
     """Why nothing may follow; None = the turn ended as it should."""
 
@@ -178,7 +181,7 @@ class _AgentLoop:
                 return await self._end(spoken.ended, answer)
             if spoken.parsed.items:
                 replies, end = await self._use_tools(spoken.parsed)
-            elif self._was_cut():
+            elif spoken.was_cut:
                 replies, end = [ChatMessage(role="user", content=self.settings.cut_off_text)], None
             else:
                 return await self._end(StopReason.FINISHED, answer)
@@ -203,9 +206,6 @@ class _AgentLoop:
         if self.journal is not None:
             await self.journal(self.recorder.take_delta())
 
-    def _was_cut(self) -> bool:
-        return self.recorder.turns[-1].finish != "stop"
-
     # ---- the model's turn
 
     async def _speak(self, prompt: Prompt) -> _Spoken | StopReason:
@@ -221,8 +221,8 @@ class _AgentLoop:
             request = self._request(plan, part)
             try:
                 result, out_of_time = await self._call(request)
-            except Overlong:
-                return StopReason.CONTEXT
+            except Overlong:  # the server at hand has less room than the one that was asked first
+                return self._spoken(said, prompt, None, StopReason.CONTEXT) if said else StopReason.CONTEXT
             if result is None:
                 return self._spoken(said, prompt, None, StopReason.TIME) if said else StopReason.TIME
             _refuse_bias(result.logprobs_mode, self.job)  # another server may have answered than was probed
@@ -231,6 +231,8 @@ class _AgentLoop:
                 self.recorder.add_call(result, self._turn_record(request, result))
             if out_of_time:
                 return self._spoken(said, prompt, result, StopReason.TIME)
+            if self._is_over(said):
+                return self._spoken(said, prompt, result, None)
             if result.finish == "abort":
                 part += 1
                 empty_parts = 0 if result.output_ids else empty_parts + 1
@@ -273,9 +275,14 @@ class _AgentLoop:
 
     def _spoken(self, said: list[int], prompt: Prompt, result: GenResult | None, ended: StopReason | None) -> _Spoken:
         text = self.renderer.turn_text(said, result.stop_reason if result is not None else None)
-        finish = "stop" if result is not None and result.finish == "stop" else "length"
+        was_cut = not self._is_over(said) and (result is None or result.finish != "stop")
+        finish = "length" if was_cut else "stop"
         parsed = self.renderer.parse(said, text, finish=finish, tools=self.tools.parameters(), in_thought=prompt.in_thought)
-        return _Spoken(parsed, text, ended)
+        return _Spoken(parsed, text, was_cut, ended)
+
+    def _is_over(self, said: Sequence[int]) -> bool:
+        """Whether the model ended its turn."""
+        return bool(said) and said[-1] in self.renderer.stop_token_ids
 
     def _turn_record(self, request: GenRequest, result: GenResult) -> Turn:
         return Turn(

@@ -31,7 +31,7 @@ from workers.agent import (
     run_agent,
 )
 from workers.agent.renderers import THINKING_DROPPED
-from workers.llm import GenRequest, GenResult
+from workers.llm import GenRequest, GenResult, Span
 from workers.llm.scripted import InProcessBackend, Problem, ServerOptions
 from workers.tools.base import Tool, ToolOverran, ToolResult, ToolSet
 from workers.tools.finish import FinishTool
@@ -400,7 +400,10 @@ async def test_a_turn_that_is_aborted_again_and_again_goes_on_as_long_as_tokens_
     class Updated(InProcessBackend):
         async def generate(self, request, *, timeout_s):  # type: ignore[no-untyped-def]  # as its parent's
             result = await super().generate(request, timeout_s=timeout_s)
-            return result if len(self.requests) > 100 else replace(result, finish="abort")
+            if len(self.requests) > 100:
+                return result
+            first = Span(version="1.0", start=0, end=1)  # what is said at once has its end token, too
+            return replace(result, finish="abort", output_ids=result.output_ids[:1], logprobs=result.logprobs[:1], spans=(first,))
 
     scene = Scene(Updated([*[[7]] * 100, ANSWER]))
 

@@ -6,6 +6,10 @@
 -- ARGV: ms that a look may take, most looks, ms until one is due that has nothing to do now, ms after which an abort that nobody could do is given up
 -- Returns per server {run, url, 1 when it is to be looked at, else only aborted, model, ids to abort...}.
 local out = {}
+-- The clock of Redis went back: nobody puts a look off for so long.
+for _, pair in ipairs(call('ZRANGEBYSCORE', P .. 'looks', NOW + tonumber(ARGV[1]) + 60000, '+inf', 'LIMIT', 0, tonumber(ARGV[2]))) do
+  call('ZADD', P .. 'looks', NOW, pair)
+end
 for _, pair in ipairs(call('ZRANGEBYSCORE', P .. 'looks', '-inf', NOW, 'LIMIT', 0, tonumber(ARGV[2]))) do
   local run, url = string.match(pair, '^(%S+) (.+)$')
   local s = hash(server_key(run, url), 'state', 'model')

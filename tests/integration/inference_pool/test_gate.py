@@ -20,7 +20,8 @@ from pipeline.inference_pool import (
     why_waiting,
 )
 from pipeline.inference_pool.pauses import PoolPauses
-from pipeline.redis_client import AsyncClient
+from pipeline.keys import Keys
+from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 
 RUN, A, B = "run1", Server("http://a"), Server("http://b")
@@ -221,6 +222,20 @@ async def test_a_server_that_has_nearly_all_gives_some_away_from_look_to_look(po
         again = [await pool.assign(RUN, "", call.assignment.holder.split(":")[0], 1) for call in crowded]
         assert {found.server for found in again if found} <= {B.url}
         calls = [call for call in calls if call not in crowded]
+
+
+async def test_servers_are_looked_at_though_the_clock_of_redis_went_back(
+    pool: InferencePool, looks: PoolLooks, client: AsyncClient, settings: QueueSettings
+) -> None:
+    """An hour, by hand: for that hour nobody looked at any server."""
+    await pool.attach(RUN, [A, B])
+    await see(looks, A.url, "")
+    key = Keys.of_pool(settings.namespace).looks
+    for server in (A, B):
+        await ask(client, "ZINCRBY", key, 3_600_000, f"{RUN} {server.url}")
+
+    assert {look.url for look in await looks.due()} == {A.url, B.url}
+    assert await looks.due() == [], "a look that somebody has is his"
 
 
 async def test_a_look_at_one_of_many_servers_does_not_count_the_jobs_of_all(

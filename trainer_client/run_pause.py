@@ -4,11 +4,12 @@ Invariants:
   1. A trainer that blocks its event loop, as one that broadcasts weights does, keeps its pause: a thread with its own connection renews.
   2. A trainer that was fenced off, or whose lease ran out, hears so before it labels anything (`check`), and labels nothing later than
      its lease lives (`left_s`): after that a call may have begun, or another trainer may load weights.
-  3. Whatever ends the trainer ends the pause within one lease.
+  3. Whatever ends the trainer ends the pause within one lease. Its successor waits for that: until then the older one may load weights.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import threading
 import time
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 import redis
 
 from pipeline.errors import BrokerError, RollstreamError, StaleIncarnation
-from pipeline.inference_pool.pauses import PausedServer, PauseLost, PauseWhy, PoolPauses
+from pipeline.inference_pool.pauses import PausedServer, PauseHeld, PauseLost, PauseWhy, PoolPauses
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, thread_client
 from pipeline.scripts.replies import text
@@ -31,6 +32,8 @@ log = Log(__name__)
 
 RENEWALS_A_LEASE = 4
 UNREACHABLE_PAUSE_S = 0.5
+OLDER_LOOK_S = 0.5
+"""The older trainer may end its pause before its lease does."""
 
 
 class RunPause:
@@ -84,11 +87,19 @@ class RunPause:
         """
         if self._thread is not None:
             self.check()
-        began_s = time.monotonic()
         lease_s = self._settings.lease_s
-        servers = await self._calls.make(
-            self._pauses.take, self._run, self._incarnation, self.holder, why=why, mode=mode, to=to, lease_s=lease_s
-        )
+        while True:
+            began_s = time.monotonic()
+            try:
+                servers = await self._calls.make(
+                    self._pauses.take, self._run, self._incarnation, self.holder, why=why, mode=mode, to=to, lease_s=lease_s
+                )
+                break
+            except PauseHeld as held:
+                if not 0 < held.incarnation < self._incarnation:
+                    raise
+                log.info("waiting_for_the_lease_of_an_older_trainer", run=self._run, left_s=round(held.left_s, 1), what=str(held))
+                await asyncio.sleep(min(OLDER_LOOK_S, max(0.01, held.left_s)))
         if self._thread is None:
             self._ends_s = began_s + lease_s
             self._thread = threading.Thread(target=self._keep, name=f"pause-{self.holder}", daemon=True)

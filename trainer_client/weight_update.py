@@ -48,15 +48,20 @@ class ServerToLoad:
 
 
 class ServersToLoad(Sequence[ServerToLoad]):
-    """What `Run.weight_update` gives: the servers to load, and after the block what became of them."""
+    """What `Run.weight_update` gives: the servers to load, and after the block what became of them.
 
-    def __init__(self, run: str, version: str, servers: Sequence[ServerToLoad], failed: dict[str, str]) -> None:
+    A loop over it ends with `PauseLost` when the lease is gone: whoever stood still for so long must load nothing more, since by then
+    another trainer may have loaded the same servers, and given them its label. Before a load that no such loop leads to, call `check`.
+    """
+
+    def __init__(self, run: str, version: str, servers: Sequence[ServerToLoad], failed: dict[str, str], check: Callable[[], None]) -> None:
         self.run = run
         self.version = version
         """`<incarnation>.<number>`: how records call the weights that are loaded now."""
         self.failed = failed
         """By address, why a server is not part of this update: it stays without jobs until the next one. Complete after the block."""
         self._servers = tuple(servers)
+        self._check: Callable[[], None] | None = check
 
     @overload
     def __getitem__(self, index: int) -> ServerToLoad: ...
@@ -71,7 +76,22 @@ class ServersToLoad(Sequence[ServerToLoad]):
         return len(self._servers)
 
     def __iter__(self) -> Iterator[ServerToLoad]:
-        return iter(self._servers)
+        for server in self._servers:
+            self.check()
+            yield server
+
+    def check(self) -> None:
+        """Says in the block whether weights may be loaded still.
+
+        Raises:
+            PauseLost, StaleIncarnation
+        """
+        if self._check is not None:
+            self._check()
+
+    def close(self) -> None:
+        """The block is over."""
+        self._check = None
 
     def fail(self, url: str, why: str) -> None:
         """Says in the block that a server could not be loaded: it gets no label, and the others go on."""
@@ -105,7 +125,10 @@ async def update_weights(
             raise InvalidRequest(f"run {run!r} has no servers of its own to update: run.servers.attach(urls)", field="servers")
         async with Engines(found, api_key) as engines:
             servers = await update.enter(engines)
-            yield servers
+            try:
+                yield servers
+            finally:
+                servers.close()
             await update.complete(engines, servers, lambda: set_version(number))
     finally:
         if not is_inside:
@@ -142,7 +165,7 @@ class _Update:
             await self._give_up(engines)
             raise
         to_load = [ServerToLoad(engine.url, engine.server.model, engine.before) for engine in engines.left]
-        return ServersToLoad(self._run, self._version, to_load, _failed(engines))
+        return ServersToLoad(self._run, self._version, to_load, _failed(engines), self._pause.check)
 
     async def complete(self, engines: Engines, servers: ServersToLoad, set_version: Callable[[], Awaitable[None]]) -> None:
         """Step 5: what was loaded gets its label, and goes on.

@@ -19,14 +19,22 @@ STOPPED_A_CALL = 64
 
 
 class PauseHeld(RollstreamError):
-    """Another update of the same trainer holds the pause of the run."""
+    """Another update of the same trainer holds the pause of the run.
 
-    def __init__(self, run: str, why: str, held_s: float | None = None) -> None:
+    Args:
+        held_s: since when; None = that was not asked.
+        left_s: until its lease is over.
+        incarnation: of its holder; 0 = the same as of who asks.
+    """
+
+    def __init__(self, run: str, why: str, held_s: float | None = None, *, left_s: float = 0.0, incarnation: int = 0) -> None:
         what = "its engines are away" if why in ("leaving", "away") else "its weights are being updated"
         since = "" if held_s is None else f" since {held_s:.1f} s"
         super().__init__(f"run {run!r} is paused{since}, {what}: one at a time; end that first")
         self.run = run
         self.why = why
+        self.left_s = left_s
+        self.incarnation = incarnation
 
 
 class PauseLost(RollstreamError):
@@ -69,14 +77,15 @@ class PoolPauses:
             The servers that hold its policy.
 
         Raises:
-            PauseHeld: another holder of this incarnation has it.
+            PauseHeld: another holder has it. That of an earlier incarnation renews it no more, and has it until its lease is over.
             StaleIncarnation
         """
         reply = await self._script("pool_pause", run, incarnation, holder, why, mode, to, int(lease_s * 1000))
         if reply[0] == b"stale":
             raise StaleIncarnation(run, incarnation, text(reply[1]))
         if reply[0] == b"held":
-            raise PauseHeld(run, text(reply[1]), whole(reply[2]) / 1000)
+            held_s, left_s, by = whole(reply[2]) / 1000, whole(reply[3]) / 1000, whole(reply[4])
+            raise PauseHeld(run, text(reply[1]), held_s, left_s=left_s, incarnation=by)
         words = list(map(text, reply[1:]))
         return [
             PausedServer(url=url, model=model, kind=kind, control=control, is_draining=state == "draining", label=label, started=started)

@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 -- needs: pool
 -- The pause of a run lives on for another lease, and the pool learns which labels its holder gave to servers. One that lapsed is lost, though nobody else
--- took it: calls may have begun since. ARGV: run, holder, lease_ms, then per server: url, label
+-- took it: calls may have begun since. One that a later incarnation asked for is not renewed any more. ARGV: run, holder, lease_ms, then per server: url, label
 -- Returns {'ok'} or {'lost', who holds it now ('' = nobody)}.
 local run, holder = ARGV[1], ARGV[2]
-local r = hash(pool_run_key(run), 'pause', 'pause.until')
+local r = hash(pool_run_key(run), 'pause', 'pause.until', 'pause.inc', 'inc')
 if r.pause ~= holder or tonumber(r['pause.until']) <= NOW then return {'lost', r.pause ~= holder and r.pause or ''} end
+if tonumber(r.inc) > tonumber(r['pause.inc']) then return {'lost', r.inc .. '-'} end
 call('HSET', pool_run_key(run), 'pause.until', NOW + tonumber(ARGV[3]))
 keep_run(run)
 for i = 4, #ARGV, 2 do

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ops.child_processes import Child, ChildProcesses, log_tail
@@ -150,15 +151,16 @@ async def test_a_trainer_killed_while_its_engines_are_away(
 async def test_a_trainer_that_hangs_in_its_block_is_replaced_and_does_no_harm_when_it_wakes(
     trainers: Trainers, engines: Engines, settings: QueueSettings, client: AsyncClient
 ) -> None:
-    """It was stopped in the middle of loading, its lease ran out, another trainer took over and loaded. Then it went on."""
+    """It stood still in the middle of loading, another trainer took over and loaded. Then it went on, and gave a server its own weights
+    under the other's label."""
     urls = [await engines.start(name, per_token_s=TOKEN_S) for name in ("a", "b")]
     await trainers.ends(trainers.start(urls, 1, 1))
     async with calling(settings, client) as callers:
         callers.start(6)
         await have_turned(callers)
-        hanging = trainers.start(urls, 2, 400)
-        await wait_until(lambda: any("-2." in server.engine.weights for server in engines.servers.values()), "it updates", timeout_s=30)
-        hanging.process.send_signal(signal.SIGSTOP)
+        hanging = trainers.start(urls, 2, 2, environment={"STOP_AFTER_LOADING": "1"})
+        process = psutil.Process(hanging.process.pid)
+        await wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "it stands still", timeout_s=30)
 
         await trainers.ends(trainers.start(urls, 1, 1))
         await have_turned(callers)
@@ -168,5 +170,6 @@ async def test_a_trainer_that_hangs_in_its_block_is_replaced_and_does_no_harm_wh
         await have_turned(callers)
 
         assert hanging.exit_code != 0
+        assert "PauseLost" in log_tail(hanging.log)
         callers.check()
         assert {server.engine.version for server in engines.servers.values()} <= {"run1/3.1"}

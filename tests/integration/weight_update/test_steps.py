@@ -279,7 +279,7 @@ async def test_a_trainer_whose_lease_was_lost_labels_nothing(
     assert run.policy_version == ""
 
 
-async def test_a_successor_takes_the_pause_over_at_once_and_the_older_trainer_labels_nothing(
+async def test_a_successor_waits_for_the_lease_of_the_older_trainer_which_then_labels_nothing(
     run: Run, engines: Engines, settings: QueueSettings
 ) -> None:
     """The older trainer hung in its block. Its successor loads the same servers; when the older one wakes it must not touch a label."""

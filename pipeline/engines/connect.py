@@ -6,8 +6,9 @@ connection broke, when a look went wrong, and when a route is not there.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from pipeline.engines.control import EngineControl, EngineKind, Health, PauseMode
@@ -17,6 +18,8 @@ from pipeline.engines.sglang import SglangControl, model_info
 from pipeline.engines.vllm import VllmControl
 
 Answer = TypeVar("Answer")
+LOOK_TIMEOUT_S = 6.0
+"""A look with the question which kind of server it is; below the time for which a keeper has the look to itself."""
 KIND_FOR_S = 30.0
 """Asked again after that: between two of our connections another server may have taken the address, unseen."""
 
@@ -73,9 +76,15 @@ class _FoundControl:
     async def reset_cache(self) -> bool:
         return await self._through(lambda control: control.reset_cache())
 
+    async def abort(self, names: Sequence[str]) -> bool:
+        return await self._through(lambda control: control.abort(names))
+
     async def health(self) -> Health:
         try:
-            health = await self._through(lambda control: control.health())
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                health = await self._through(lambda control: control.health())
+        except TimeoutError:
+            return Health(alive=False, detail=f"no answer within {LOOK_TIMEOUT_S:g} s")
         except ModelError as error:
             return Health(alive=False, detail=str(error))
         if not health.alive:

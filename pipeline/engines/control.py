@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -57,6 +58,14 @@ class EngineControl(Protocol):
 
     async def reset_cache(self) -> bool:
         """Forget cached prefixes; False when running calls hold them."""
+        ...
+
+    async def abort(self, names: Sequence[str]) -> bool:
+        """End calls by the names that their requests gave them; False on a server that has no route for it.
+
+        It needs no token sampled, so it works on a server of which nothing is known and whose engine stands. One that has no such call says
+        yes, too.
+        """
         ...
 
     async def health(self) -> Health:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -29,6 +29,9 @@ from pipeline.engines.errors import InvalidResponse, ModelError, Refused, Retrya
 from pipeline.engines.exchange import ABSENT, CONTROL_TIMEOUT_S, Exchange, together
 from pipeline.engines.metrics import samples_of
 
+ABORT_PATH = "/abort_request"
+END = ";"
+"""Ends an id on the wire. The scheduler aborts every call whose id *begins* with the one that is named, and `a.1` begins `a.10`."""
 HEALTH_TIMEOUT_S = 5.0
 INFO_PATHS = ("/model_info", "/get_model_info")
 """The second is its name in older versions."""
@@ -91,6 +94,10 @@ class SglangControl:
                 return False
             raise
         return True
+
+    async def abort(self, names: Sequence[str]) -> bool:
+        """End calls, each by a request of its own, all at once."""
+        return all(await together(*(self._http.takes(ABORT_PATH, {"rid": wire_id(name)}) for name in names)))
 
     async def health(self) -> Health:
         """One look: three requests at once, and a fourth when a connection had to be made.
@@ -163,6 +170,11 @@ class SglangControl:
             if error.status in ABSENT:
                 raise Unsupported(self.url, what, "a newer SGLang can", status=error.status) from error
             raise
+
+
+def wire_id(name: str) -> str:
+    """The `rid` of a call: no call's is the beginning of another's."""
+    return name + END
 
 
 async def model_info(http: Exchange) -> dict[str, Any] | None:

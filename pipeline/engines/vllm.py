@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pipeline.engines.control import Health, PauseMode
 from pipeline.engines.errors import InvalidResponse, ModelError, Refused, Unsupported
 from pipeline.engines.exchange import ABSENT, CONTROL_TIMEOUT_S, Exchange, together
 from pipeline.engines.metrics import samples_of
 
+ABORT_PATHS = ("/inference/v1/abort_requests", "/abort_requests")
+GENERATE_PREFIX = "generate-tokens-"
+"""vLLM aborts by the id it made, which is ours with a prefix; a bare id answers 200 and does nothing."""
+COMPLETIONS_PREFIX = "cmpl-"
 HEALTH_TIMEOUT_S = 5.0
 RUNNING, WAITING, KV_USED = "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"
 STARTED = "process_start_time_seconds"
@@ -50,6 +54,16 @@ class VllmControl:
         """Forget cached prefixes; False when running calls hold them."""
         payload = await self._command("forget its prefix cache", "/reset_prefix_cache")
         return not (isinstance(payload, dict) and payload.get("success") is False)
+
+    async def abort(self, names: Sequence[str]) -> bool:
+        """End calls, by whichever of the two endpoints they came."""
+        ids = [id_ for name in names for id_ in (GENERATE_PREFIX + name, f"{COMPLETIONS_PREFIX}{name}-0", COMPLETIONS_PREFIX + name)]
+        if not ids:  # an empty list of ids would abort every call of the server
+            return True
+        for path in ABORT_PATHS:
+            if await self._http.takes(path, {"request_ids": ids}):
+                return True
+        return False
 
     async def health(self) -> Health:
         """One look: four requests at once, two on a server without development routes. One without `/metrics`, which a proxy may hide, is

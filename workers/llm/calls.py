@@ -56,23 +56,30 @@ class Calls:
                 raise
         return await self._try(wire, request, until_s, timeout_s)
 
-    async def abort(self, wire: Wire, request_id: str) -> None:
+    async def abort(self, wire: Wire | None, request_id: str) -> list[str]:
         """End the calls of a request, also those of another process.
 
         One of this process returns what it has; at a server without an abort route its connection is closed instead.
 
         Args:
-            wire: of calls that are not in flight here.
+            wire: of calls that are not in flight here; None = not known.
+
+        Returns:
+            Names that may be at the server, which only one who knows its wire can end.
         """
         named: list[tuple[Wire, str]] = []
+        unknown: list[str] = []
         for name in self._names_at_server(request_id):
             its_wire, call = self._in_flight.get(name, (wire, None))
-            if its_wire.caps.abort_path:
+            if its_wire is None:
+                unknown.append(name)
+            elif its_wire.caps.abort_path:
                 named.append((its_wire, name))
             elif call is not None:
                 call.cancel()
         if named:
             await self._aborts(*named)
+        return unknown
 
     async def close(self) -> None:
         """End calls in flight; those that can return what they have. The connections must be open until this returns."""

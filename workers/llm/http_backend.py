@@ -100,8 +100,13 @@ class HttpBackend:
         return await self._generate(await self._found(), request, timeout_s)
 
     async def abort(self, request_id: str) -> None:
-        """End a call by id. One of this process returns what it has; without an abort route its connection is closed instead."""
-        await self._calls.abort(self._wire or await self._found(), request_id)
+        """End a call by id. One of this process returns what it has; without an abort route its connection is closed instead.
+
+        A server of which nothing is known yet is not asked what it can do: that samples a token, and an engine that stands samples none.
+        """
+        unknown = await self._calls.abort(self._wire, request_id)
+        if unknown:
+            await self.control.abort(unknown)
 
     async def render_chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **template_kwargs: Any) -> list[int]:
         """Ids that the server's own chat template gives for a dialogue, generation prompt included (`/tokenize`).

@@ -16,14 +16,14 @@ from typing import Any
 
 from pipeline.engines.errors import InvalidResponse, Refused
 from pipeline.engines.exchange import Exchange, together
-from pipeline.engines.sglang import model_info
+from pipeline.engines.sglang import ABORT_PATH, model_info, wire_id
 from pipeline.messages import Sampling
 from workers.llm import sglang_wire as bodies
 from workers.llm.backend import Caps, Echo, GenRequest
 from workers.llm.vllm import choose_model
 from workers.llm.wire import Answer, Body, with_spans_as_found
 
-GENERATE, ABORT = "/generate", "/abort_request"
+GENERATE = "/generate"
 SCORED_IDS = [1, 2, 3, 4]
 """Tokens whose logprobs are compared at two temperatures."""
 SHARP = 0.25
@@ -53,7 +53,7 @@ class SglangWire:
 
     async def abort(self, names: Sequence[str]) -> None:
         """End calls, each by a request of its own, all at once."""
-        await together(*(self.http.command(self.caps.abort_path, {"rid": bodies.wire_id(name)}) for name in names))
+        await together(*(self.http.command(self.caps.abort_path, {"rid": wire_id(name)}) for name in names))
 
 
 async def find_sglang(http: Exchange, model: str) -> SglangWire:
@@ -69,7 +69,7 @@ async def find_sglang(http: Exchange, model: str) -> SglangWire:
     longest_prompt = server.get("max_req_input_len")  # below the context where the KV cache has less room
     max_model_len = min(context, longest_prompt) if type(longest_prompt) is int else context
     plain, sharp = await together(_first_token(http, 1.0), _first_token(http, SHARP))
-    aborts = await http.takes(ABORT, {"rid": bodies.wire_id("probe-of-the-abort-route")})
+    aborts = await http.takes(ABORT_PATH, {"rid": wire_id("probe-of-the-abort-route")})
     follows_temperature = max(abs(a - b) for a, b in zip(plain.scored, sharp.scored, strict=True)) > SAME_WITHIN
     version = server.get("version")
     caps = Caps(
@@ -80,7 +80,7 @@ async def find_sglang(http: Exchange, model: str) -> SglangWire:
         logprobs_shape=plain.answer.shape,
         logprobs_mode="scaled" if follows_temperature else "raw",
         has_spans=plain.answer.spans is not None,
-        abort_path=ABORT if aborts else "",
+        abort_path=ABORT_PATH if aborts else "",
         reports_version=isinstance(info, dict) and "weight_version" in info,
         can_pause=ready_to_pause,
         rejects_while_paused=False,

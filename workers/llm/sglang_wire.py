@@ -16,17 +16,10 @@ Logprobs are of the whole vocabulary after temperature and penalties and before 
 from __future__ import annotations
 
 from pipeline.engines.errors import InvalidResponse
+from pipeline.engines.sglang import wire_id
 from workers.llm import validate
 from workers.llm.backend import Echo, GenRequest
 from workers.llm.wire import Answer, Body, EngineFailed
-
-END = ";"
-"""Ends an id on the wire. The scheduler aborts every call whose id *begins* with the one that is named, and `a.1` begins `a.10`."""
-
-
-def wire_id(name: str) -> str:
-    """The `rid` of a call: no call's is the beginning of another's."""
-    return name + END
 
 
 def generate_body(request: GenRequest, name: str, max_model_len: int) -> Body:

@@ -16,13 +16,13 @@ from typing import Literal
 
 from pipeline.engines.errors import InvalidResponse, Refused
 from pipeline.engines.exchange import ABSENT, Exchange, together
+from pipeline.engines.vllm import ABORT_PATHS
 from pipeline.messages import Sampling
 from workers.llm import vllm_wire as bodies
 from workers.llm.backend import Caps, GenRequest
 from workers.llm.wire import Answer, Body, with_spans_as_found
 
 GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
-ABORT_PATHS = ("/inference/v1/abort_requests", "/abort_requests")
 Endpoint = Literal["generate", "completions"]
 """The two ways vLLM samples from given ids."""
 

@@ -14,13 +14,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pipeline.engines.errors import InvalidResponse
+from pipeline.engines.vllm import COMPLETIONS_PREFIX, GENERATE_PREFIX
 from workers.llm import validate
 from workers.llm.backend import GenRequest, LogprobsShape
 from workers.llm.wire import Answer, Body, EngineFailed
 
-GENERATE_PREFIX = "generate-tokens-"
-"""vLLM aborts by the id it made, which is ours with a prefix; a bare id answers 200 and does nothing."""
-COMPLETIONS_PREFIX = "cmpl-"
 TOKEN_TEXT_PREFIX = "token_id:"
 
 

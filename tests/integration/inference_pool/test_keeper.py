@@ -19,8 +19,9 @@ from pipeline.settings import QueueSettings
 from pipeline.testing import LossyProxy, PrivateServer, wait_until
 from workers.agent.limits import ActiveTime
 from workers.llm.backend import GenRequest
+from workers.llm.connect import connect_backend
 from workers.llm.scripted.faults import Fault
-from workers.llm.scripted.options import Latency, ServerOptions
+from workers.llm.scripted.options import Latency, ServerOptions, WireVersion
 from workers.llm.scripted.server import ScriptedServer
 from workers.stages.model_servers import ModelServers
 from workers.stages.pool_keeper import PoolKeeper
@@ -381,3 +382,25 @@ async def test_a_server_that_is_busy_for_longer_than_a_few_tries_take_ends_no_at
 
         assert (await way.generate(a_call(), timeout_s=20)).server == server.url
         assert way.calls_again == 6
+
+
+@pytest.mark.parametrize("wire", ["0.31", "0.32", "sglang-0.5"])
+async def test_a_keeper_that_has_never_called_a_server_ends_a_call_at_one_that_stands(
+    folder: Path, client: AsyncClient, settings: QueueSettings, servers: ModelServers, pool: InferencePool, wire: WireVersion
+) -> None:
+    """The keeper asked the server what it can do before it aborted, which samples a token; the engine was paused, and sampled none. The
+    call of the process that had died stood there until somebody resumed the engine."""
+    options = ServerOptions(wire=wire, latency=Latency(per_token_s=60.0, sigma=0.0))
+    dead = InferencePool(client, settings.namespace, lease_s=0.2)
+    async with ScriptedServer(options, socket_path=folder / "a") as server:
+        await pool.attach(RUN, [Server(server.url)])
+        async with ModelServers(dead, lease_s=60.0) as theirs, connect_backend(server.url) as their_client:
+            way = a_way(theirs)
+            call = asyncio.create_task(way.generate(a_call(), timeout_s=60))
+            await wait_until(lambda: server.engine.n_running == 1, "it samples")
+            await their_client.control.pause("keep")
+            async with keeping(client, settings, servers):
+                await wait_until(lambda: not server.engine.request_ids(), "the call was aborted", timeout_s=20)
+            assert server.engine.paused, "it stands still"
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)

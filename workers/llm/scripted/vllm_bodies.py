@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.engines.vllm import COMPLETIONS_PREFIX, GENERATE_PREFIX
 from workers.llm.scripted.engine import Call, Output
 from workers.llm.scripted.http import BadRequestError, Body
 from workers.llm.scripted.options import ServerOptions, WireVersion
 from workers.llm.scripted.reading import read_call
 from workers.llm.tokenizer import Tokenizer
-from workers.llm.vllm_wire import COMPLETIONS_PREFIX, GENERATE_PREFIX, TOKEN_TEXT_PREFIX
+from workers.llm.vllm_wire import TOKEN_TEXT_PREFIX
 
 MOST_LOGPROBS = 20
 """vLLM's default bound of candidates a token."""

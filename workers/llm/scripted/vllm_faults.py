@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pipeline.engines.vllm import GENERATE_PREFIX
 from workers.llm.scripted.faults import Corruption
 from workers.llm.scripted.http import Body
-from workers.llm.vllm_wire import GENERATE_PREFIX, TOKEN_TEXT_PREFIX
+from workers.llm.vllm_wire import TOKEN_TEXT_PREFIX
 
 
 def corrupt(answer: Body, how: Corruption) -> Body | bytes:

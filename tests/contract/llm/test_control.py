@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.engines import EngineControl, Exchange, Unsupported, connect_control
+from pipeline.engines import EngineControl, Exchange, PauseMode, Unsupported, connect_control
 from pipeline.testing.wait import wait_until
 from tests.contract.llm.conftest import PROMPT, scripted
 from workers.llm import HttpBackend, connect_backend
 from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
+from workers.llm.scripted.options import WireVersion
 
 SCRIPT = [*range(5, 205)]
 ENGINES = {
@@ -68,11 +69,11 @@ async def test_a_label_ends_no_call(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("mode", ["keep", "abort", "wait"])
-async def test_a_pause_leaves_no_prefix_behind(scene: Scene, mode: str) -> None:
+async def test_a_pause_leaves_no_prefix_behind(scene: Scene, mode: PauseMode) -> None:
     long = PROMPT * 4
     await scene.client.generate(scripted([5, 6], "before", prompt_ids=long), timeout_s=10)
 
-    await scene.control.pause("keep" if mode == "keep" else "abort" if mode == "abort" else "wait")
+    await scene.control.pause(mode)
     await scene.control.resume()
 
     assert (await scene.client.generate(scripted([5, 6], "after", prompt_ids=long), timeout_s=10)).cached_tokens == 0
@@ -119,9 +120,9 @@ async def test_a_pause_during_a_pause_and_a_resume_of_none_are_taken(scene: Scen
 
 
 @pytest.mark.parametrize("wire", ["0.32", "sglang-0.5"])
-async def test_a_command_survives_a_connection_that_the_server_closed_as_idle(wire: str) -> None:
+async def test_a_command_survives_a_connection_that_the_server_closed_as_idle(wire: WireVersion) -> None:
     """A trainer that loads weights for a minute comes back over a connection that the server closed after five seconds."""
-    options = ServerOptions(wire="sglang-0.5" if wire == "sglang-0.5" else "0.32", keepalive_s=0.05)
+    options = ServerOptions(wire=wire, keepalive_s=0.05)
     async with ScriptedServer(options) as server, Exchange(server.url) as http:
         control = connect_control(http)
 
@@ -184,12 +185,12 @@ async def test_nobody_there_is_an_answer(scene: Scene) -> None:
 async def test_another_kind_of_server_at_the_address_is_seen(tmp_path: Path) -> None:
     """A server is stopped and one of another kind started at its address: what was found of the first is not true of the second."""
     where = tmp_path / "llm.sock"
+    wires: tuple[WireVersion, ...] = ("0.32", "sglang-0.5", "0.31")
     seen = []
     async with Exchange(f"unix:{where}") as http, connect_backend(f"unix:{where}") as client:
         control = connect_control(http)
-        for wire in ("0.32", "sglang-0.5", "0.31"):
-            options = ServerOptions(wire="0.32" if wire == "0.32" else "0.31" if wire == "0.31" else "sglang-0.5")
-            async with ScriptedServer(options, socket_path=where):
+        for wire in wires:
+            async with ScriptedServer(ServerOptions(wire=wire), socket_path=where):
                 result = await client.generate(scripted([5, 6], f"job.{wire}"), timeout_s=10)
                 await wait_until(lambda: _is_alive(control), "a look finds the server")
                 seen.append(((await control.health()).kind, (await client.probe()).kind, result.output_ids[:2]))

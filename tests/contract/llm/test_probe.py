@@ -11,8 +11,10 @@ from pipeline.engines import InvalidResponse, Refused, Retryable
 from pipeline.testing.wait import wait_until
 from tests.contract.llm.conftest import PROBLEMS, PROMPT, ScriptedPair, a_request, scripted
 from workers.llm import connect_backend
+from workers.llm.backend import LogprobsMode
 from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
 from workers.llm.scripted.distribution import token_logprobs
+from workers.llm.scripted.options import WireVersion
 
 
 @pytest.mark.parametrize(
@@ -38,8 +40,8 @@ async def test_the_wire_is_found_by_trying(options: ServerOptions, expected: tup
 @pytest.mark.parametrize(
     ("wire", "expected"), [("sglang-0.5", ("0.5.23", "triples", True, "ids")), ("sglang-0.5.10", ("0.5.10", "triples", False, "count"))]
 )
-async def test_sglang_is_found_by_asking_and_says_what_it_cannot_do(wire: str, expected: tuple[object, ...]) -> None:
-    options = ServerOptions(wire="sglang-0.5" if wire == "sglang-0.5" else "sglang-0.5.10")
+async def test_sglang_is_found_by_asking_and_says_what_it_cannot_do(wire: WireVersion, expected: tuple[object, ...]) -> None:
+    options = ServerOptions(wire=wire)
     async with ScriptedServer(options) as server, connect_backend(server.url) as client:
         caps = await client.probe()
         result = await client.generate(a_request(), timeout_s=10)
@@ -52,9 +54,9 @@ async def test_sglang_is_found_by_asking_and_says_what_it_cannot_do(wire: str, e
 
 
 @pytest.mark.parametrize("mode", ["raw", "scaled"])
-async def test_the_kind_of_sglangs_logprobs_is_measured_at_two_temperatures(mode: str) -> None:
+async def test_the_kind_of_sglangs_logprobs_is_measured_at_two_temperatures(mode: LogprobsMode) -> None:
     """They follow the temperature, unless the server's environment says otherwise, and nothing on the wire says which."""
-    options = ServerOptions(wire="sglang-0.5", logprobs_mode="raw" if mode == "raw" else "scaled")
+    options = ServerOptions(wire="sglang-0.5", logprobs_mode=mode)
     async with ScriptedServer(options) as server, connect_backend(server.url) as client:
         caps = await client.probe()
         cut = replace(a_request().sampling, temperature=0.7, top_p=0.5)
@@ -68,8 +70,8 @@ async def test_the_kind_of_sglangs_logprobs_is_measured_at_two_temperatures(mode
 
 @pytest.mark.parametrize("scale_out", [True, False])
 @pytest.mark.parametrize("mode", ["raw", "processed"])
-async def test_the_kind_of_logprobs_is_found_by_a_token_that_had_no_choice(mode: str, scale_out: bool) -> None:
-    options = ServerOptions(logprobs_mode="raw" if mode == "raw" else "processed", scale_out=scale_out)
+async def test_the_kind_of_logprobs_is_found_by_a_token_that_had_no_choice(mode: LogprobsMode, scale_out: bool) -> None:
+    options = ServerOptions(logprobs_mode=mode, scale_out=scale_out)
     async with ScriptedServer(options) as server, connect_backend(server.url) as client:
         assert (await client.probe()).logprobs_mode == mode
 
@@ -120,8 +122,8 @@ async def test_a_model_the_server_does_not_have_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("wire", ["0.32", "sglang-0.5"])
-async def test_a_key_guards_generation(wire: str) -> None:
-    async with ScriptedServer(ServerOptions(wire="sglang-0.5" if wire == "sglang-0.5" else "0.32", api_key="k1")) as server:
+async def test_a_key_guards_generation(wire: WireVersion) -> None:
+    async with ScriptedServer(ServerOptions(wire=wire, api_key="k1")) as server:
         async with connect_backend(server.url) as stranger:
             with pytest.raises(Refused) as caught:
                 await stranger.probe()

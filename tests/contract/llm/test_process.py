@@ -27,7 +27,7 @@ async def _serve(*arguments: str) -> tuple[asyncio.subprocess.Process, str]:
     return process, url
 
 
-@pytest.mark.parametrize("over", ["port", "socket"])
+@pytest.mark.parametrize("over", ["port", pytest.param("socket", marks=pytest.mark.slow)])
 async def test_it_says_its_address_serves_and_ends_on_sigterm(tmp_path: Path, over: str) -> None:
     problems = tmp_path / "problems.jsonl"
     problems.write_text('{"about": "made for this test"}\n' + json.dumps({"question": "What is 3 + 4?", "answer": "7"}) + "\n")

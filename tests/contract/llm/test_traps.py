@@ -13,6 +13,7 @@ from pipeline.testing.wait import wait_until
 from tests.contract.llm.conftest import PROBLEMS, ScriptedPair, a_request, scripted
 from workers.llm import connect_backend
 from workers.llm.scripted import Fault, ScriptedServer, ServerOptions
+from workers.llm.scripted.options import WireVersion
 from workers.llm.vllm import find_vllm
 
 SCRIPT = [*range(5, 405)]
@@ -117,9 +118,9 @@ async def test_a_token_that_the_engine_made_up_is_not_believed(sglang: ScriptedP
 
 
 @pytest.mark.parametrize("wire", ["0.32", "sglang-0.5"])
-async def test_an_idle_connection_that_the_server_closes_costs_no_call(wire: str) -> None:
+async def test_an_idle_connection_that_the_server_closes_costs_no_call(wire: WireVersion) -> None:
     """Servers close idle connections after 5 s, clients keep them longer: the first call after a slow tool met a closed one."""
-    options = ServerOptions(wire="sglang-0.5" if wire == "sglang-0.5" else "0.32", keepalive_s=0.05)
+    options = ServerOptions(wire=wire, keepalive_s=0.05)
     async with ScriptedServer(options) as server, connect_backend(server.url) as client:
         for number in range(5):
             await client.generate(a_request(f"job.{number}"), timeout_s=10)
@@ -127,10 +128,10 @@ async def test_an_idle_connection_that_the_server_closes_costs_no_call(wire: str
 
 
 @pytest.mark.parametrize("wire", ["0.32", "sglang-0.5"])
-async def test_aborts_go_out_before_the_connections_close(wire: str) -> None:
+async def test_aborts_go_out_before_the_connections_close(wire: WireVersion) -> None:
     """A worker that drains aborts the calls of a cancelled group and closes its clients in the same breath: the aborts were still on their
     way to being gathered when the connections closed, and the calls, another process's, went on to their budgets."""
-    options = ServerOptions(wire="sglang-0.5" if wire == "sglang-0.5" else "0.32")
+    options = ServerOptions(wire=wire)
     async with ScriptedServer(options) as server, connect_backend(server.url) as other:
         await other.probe()
         call = asyncio.create_task(other.generate(scripted(SCRIPT, "theirs", delay_ms=20), timeout_s=30))
@@ -145,8 +146,8 @@ async def test_aborts_go_out_before_the_connections_close(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", ["0.32", "sglang-0.5"])
-async def test_a_client_that_closes_leaves_no_call_at_the_server(wire: str) -> None:
-    options = ServerOptions(wire="sglang-0.5" if wire == "sglang-0.5" else "0.32")
+async def test_a_client_that_closes_leaves_no_call_at_the_server(wire: WireVersion) -> None:
+    options = ServerOptions(wire=wire)
     async with ScriptedServer(options) as server:
         async with connect_backend(server.url) as client:
             await client.probe()
@@ -158,9 +159,9 @@ async def test_a_client_that_closes_leaves_no_call_at_the_server(wire: str) -> N
 
 
 @pytest.mark.parametrize("wire", ["0.32", "sglang-0.5"])
-async def test_a_client_may_be_closed_while_its_callers_are_cancelled(wire: str) -> None:
+async def test_a_client_may_be_closed_while_its_callers_are_cancelled(wire: WireVersion) -> None:
     """A worker that is told twice to stop cancels its jobs and closes its clients at once: neither may trip over the other."""
-    options = ServerOptions(wire="sglang-0.5" if wire == "sglang-0.5" else "0.32")
+    options = ServerOptions(wire=wire)
     async with ScriptedServer(options) as server:
         async with connect_backend(server.url) as client:
             await client.probe()

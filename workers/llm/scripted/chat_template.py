@@ -42,10 +42,6 @@ def render_chat(
     return TEMPLATES[template](messages, tools, add_generation_prompt, kwargs or {})
 
 
-def _chatml(messages: Sequence[Message], tools: Sequence[object], generate: bool, kwargs: Mapping[str, object]) -> str:
-    return _qwen(messages, tools, generate, kwargs)
-
-
 def _qwen3(messages: Sequence[Message], tools: Sequence[object], generate: bool, kwargs: Mapping[str, object]) -> str:
     last_query = max((at for at, message in enumerate(messages) if message.get("role") == "user"), default=len(messages) - 1)
     shown = [_without_thought(message) if at < last_query else message for at, message in enumerate(messages)]
@@ -157,7 +153,7 @@ def _arguments(function: Mapping[str, object]) -> str:
 
 
 TEMPLATES: Mapping[TemplateName, Callable[[Sequence[Message], Sequence[object], bool, Mapping[str, object]], str]] = {
-    "chatml": _chatml,
+    "chatml": _qwen,
     "qwen3": _qwen3,
     "qwen2.5": _qwen25,
     "llama3": _llama3,

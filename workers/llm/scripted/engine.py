@@ -20,20 +20,17 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
+from pipeline.engines.control import PauseMode
 from pipeline.messages import Sampling
-from workers.llm.backend import LogprobsMode
+from workers.llm.backend import Finish, LogprobsMode
 from workers.llm.scripted.distribution import forced_logprob, token_logprobs
 from workers.llm.scripted.options import Latency, ServerOptions
 from workers.llm.scripted.policy import Policy
 from workers.llm.scripted.prefix_cache import PrefixCache
 from workers.llm.tokenizer import Tokenizer
-
-Finish = Literal["stop", "length", "abort"]
-PauseMode = Literal["keep", "abort", "wait"]
 
 
 class EngineBusyError(Exception):

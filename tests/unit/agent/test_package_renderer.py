@@ -183,6 +183,32 @@ def test_a_message_cannot_spell_a_token_with_the_end_of_another(family: str) -> 
     assert frames[0] == frames[1]
 
 
+@pytest.mark.parametrize("family", PACKAGE_TOKENS)
+def test_the_schema_of_a_tool_cannot_spell_a_token_and_is_shown_as_it_is(family: str) -> None:
+    """Messages were guarded, schemas were not: a description that came with the task could close the system message."""
+    renderer = renderer_of(family)
+    evil = "".join(renderer.tokenizer.specials)
+
+    shown = []
+    for text in ("x", evil):
+        schema: Json = {"type": "object", "properties": {"for": {"type": "string", "description": text, "enum": [text]}, text: {}}}
+        shown.append(renderer.first_prompt([USER], [tool_schema("search", schema, text)]).ids)
+
+    plain, guarded = ([id_ for id_ in ids if id_ in renderer.tokenizer.special_ids] for ids in shown)
+    text = renderer.tokenizer.decode(shown[1])
+    assert plain == guarded
+    assert not {"\ufdd0", r"\ufdd0"} & {text[at : at + n] for n in (1, 6) for at in range(len(text))}
+
+
+@pytest.mark.parametrize("family", PACKAGE_TOKENS)
+def test_an_escape_that_somebody_writes_is_not_taken_for_a_guard(family: str) -> None:
+    renderer = renderer_of(family)
+
+    text = renderer.tokenizer.decode(renderer.first_prompt([ChatMessage(role="user", content=r"it is '\ufdd0', or \\ufdd0!")], []).ids)
+
+    assert r"it is '\ufdd0', or \\ufdd0!" in text
+
+
 @pytest.mark.parametrize("answer", ["turn", "model", "user", "4", "", "<turn|>"])
 def test_an_answer_that_says_a_word_of_the_template_is_told_all_the_same(answer: str) -> None:
     """An answer was taken for told when its longest word stood in what was added. After a turn that Gemma sees no call in, the package adds

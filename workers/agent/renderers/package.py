@@ -134,7 +134,7 @@ class PackageRenderer:
         """The prompt of the first turn."""
         if not messages:
             raise ValueError("expected at least one message")
-        shown = [dict(tool) for tool in tools] or None
+        shown = [self._guarded(dict(tool)) for tool in tools] or None
         return self._prompt(self._render([self._message(message) for message in messages], shown, generate=True))
 
     def next_prompt(self, ids: Sequence[int], turns: Sequence[tuple[int, int]], messages: Sequence[ChatMessage]) -> Prompt:
@@ -235,6 +235,14 @@ class PackageRenderer:
         if message.role == "tool":
             shown["tool_call_id"] = _CALL["id"]
         return shown
+
+    def _guarded(self, value: Any) -> Any:
+        """A tool's schema, in which no text means a token: descriptions may be of whoever wrote the task."""
+        if isinstance(value, str):
+            return self._package_tokenizer.guarded(value)
+        if isinstance(value, Mapping):
+            return {self._guarded(key): self._guarded(entry) for key, entry in value.items()}
+        return [self._guarded(entry) for entry in value] if isinstance(value, list | tuple) else value
 
     # ---- turns
 

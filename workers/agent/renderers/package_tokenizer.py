@@ -15,6 +15,8 @@ from workers.llm.tokenizer import Tokenizer
 
 GUARD = "\ufdd0"
 """A code point that Unicode keeps free of any character."""
+_ESCAPED = r"\ufdd0"
+"""What some templates make of it, which write the schemas of tools as JSON in ASCII."""
 _REPLACEMENT = "\ufffd"
 
 
@@ -32,7 +34,7 @@ class PackageTokenizer:
 
     def guarded(self, text: str, *, allowed: Mapping[str, int] | None = None) -> str:
         """Text of a message, in which no token's text means that token, those of `allowed` aside."""
-        clean, pieces, place = text.replace(GUARD, _REPLACEMENT), [], 0
+        clean, pieces, place = text.replace(GUARD, _REPLACEMENT).replace(_ESCAPED, _ESCAPED[:2] + GUARD + _ESCAPED[2:]), [], 0
         while found := self._names.search(clean, place):
             if allowed and found[0] in allowed:
                 after = found.end()
@@ -48,10 +50,10 @@ class PackageTokenizer:
         ids: list[int] = []
         place = 0
         for found in self._names.finditer(text):
-            ids += self._tokenizer.encode(text[place : found.start()].replace(GUARD, ""))
+            ids += self._tokenizer.encode(_unguarded(text[place : found.start()]))
             ids.append(self._tokenizer.specials[found[0]])
             place = found.end()
-        return ids + self._tokenizer.encode(text[place:].replace(GUARD, ""))
+        return ids + self._tokenizer.encode(_unguarded(text[place:]))
 
     def decode(self, token_ids: Sequence[int] | int, **_: Any) -> str:
         """Text of ids, control tokens spelt out."""
@@ -63,3 +65,7 @@ class PackageTokenizer:
             found = self._tokenizer.specials.get(tokens)
             return found if found is not None else self._tokenizer.raw.token_to_id(tokens)
         return [self.convert_tokens_to_ids(token) for token in tokens]
+
+
+def _unguarded(text: str) -> str:
+    return text.replace(_ESCAPED, "").replace(GUARD, "")

@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 EngineKind = Literal["vllm", "sglang"]
 PauseMode = Literal["keep", "abort", "wait"]
 """`keep`: calls in flight freeze; `abort`: they return what they have; `wait`: they finish first."""
+HEALTH_TIMEOUT_S = 5.0
+"""For a look at a server whose kind is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

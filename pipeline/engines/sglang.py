@@ -24,7 +24,7 @@ from typing import Any
 
 import orjson
 
-from pipeline.engines.control import Health, PauseMode
+from pipeline.engines.control import HEALTH_TIMEOUT_S, Health, PauseMode
 from pipeline.engines.errors import InvalidResponse, ModelError, Refused, Retryable, Unsupported
 from pipeline.engines.exchange import ABSENT, CONTROL_TIMEOUT_S, Exchange, together
 from pipeline.engines.metrics import samples_of
@@ -32,7 +32,6 @@ from pipeline.engines.metrics import samples_of
 ABORT_PATH = "/abort_request"
 END = ";"
 """Ends an id on the wire. The scheduler aborts every call whose id *begins* with the one that is named, and `a.1` begins `a.10`."""
-HEALTH_TIMEOUT_S = 5.0
 INFO_PATHS = ("/model_info", "/get_model_info")
 """The second is its name in older versions."""
 RUNNING, WAITING, KV_USED = "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage"

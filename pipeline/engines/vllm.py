@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
 
-from pipeline.engines.control import Health, PauseMode
+from pipeline.engines.control import HEALTH_TIMEOUT_S, Health, PauseMode
 from pipeline.engines.errors import InvalidResponse, ModelError, Refused, Unsupported
 from pipeline.engines.exchange import ABSENT, CONTROL_TIMEOUT_S, Exchange, together
 from pipeline.engines.metrics import samples_of
 
+Endpoint = Literal["generate", "completions"]
+"""The two ways vLLM samples from given ids."""
 ABORT_PATHS = ("/inference/v1/abort_requests", "/abort_requests")
 GENERATE_PREFIX = "generate-tokens-"
 """vLLM aborts by the id it made, which is ours with a prefix; a bare id answers 200 and does nothing."""
 COMPLETIONS_PREFIX = "cmpl-"
-HEALTH_TIMEOUT_S = 5.0
 RUNNING, WAITING, KV_USED = "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"
 STARTED = "process_start_time_seconds"
 DEV_MODE = "start vLLM with VLLM_SERVER_DEV_MODE=1"
@@ -57,7 +59,7 @@ class VllmControl:
 
     async def abort(self, names: Sequence[str]) -> bool:
         """End calls, by whichever of the two endpoints they came."""
-        ids = [id_ for name in names for id_ in (GENERATE_PREFIX + name, f"{COMPLETIONS_PREFIX}{name}-0", COMPLETIONS_PREFIX + name)]
+        ids = [id_ for name in names for endpoint in get_args(Endpoint) for id_ in abort_ids(endpoint, name)]
         if not ids:  # an empty list of ids would abort every call of the server
             return True
         for path in ABORT_PATHS:
@@ -107,3 +109,10 @@ class VllmControl:
             if error.status in ABSENT:
                 raise Unsupported(self.url, what, DEV_MODE, status=error.status) from error
             raise
+
+
+def abort_ids(endpoint: Endpoint, name: str) -> list[str]:
+    """The names under which the server knows a call of ours."""
+    if endpoint == "generate":
+        return [GENERATE_PREFIX + name]
+    return [f"{COMPLETIONS_PREFIX}{name}-0", COMPLETIONS_PREFIX + name]

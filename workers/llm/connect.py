@@ -6,6 +6,7 @@ from typing import Literal
 
 from pipeline.engines.connect import engine_kind
 from pipeline.engines.exchange import Exchange
+from pipeline.engines.vllm import Endpoint
 from workers.llm.http_backend import FASTEST_RESTART_S, HttpBackend
 from workers.llm.sglang import find_sglang
 from workers.llm.vllm import find_vllm
@@ -17,7 +18,7 @@ def connect_backend(
     *,
     model: str = "",
     api_key: str = "",
-    endpoint: Literal["auto", "generate", "completions"] = "auto",
+    endpoint: Endpoint | Literal["auto"] = "auto",
     fastest_restart_s: float = FASTEST_RESTART_S,
 ) -> HttpBackend:
     """A client of one server. Enter it with `async with`; nobody is asked before its first use.

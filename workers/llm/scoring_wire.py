@@ -22,10 +22,10 @@ from pipeline.messages import Sampling
 from workers.llm import sglang_wire, validate
 from workers.llm.backend import Caps, GenRequest
 from workers.llm.validate import HIGHEST_LOGPROB, LOWEST_LOGPROB
-from workers.llm.vllm_wire import TOKEN_TEXT_PREFIX, completions_body, generate_body
+from workers.llm.vllm_wire import COMPLETIONS, GENERATE, TOKEN_TEXT_PREFIX, completions_body, generate_body
 from workers.llm.wire import Body
 
-PATHS = {"generate": "/inference/v1/generate", "completions": "/v1/completions", "sglang": "/generate"}
+PATHS = {"generate": GENERATE, "completions": COMPLETIONS, "sglang": sglang_wire.GENERATE}
 """By the endpoint of the server."""
 
 

@@ -23,7 +23,6 @@ from workers.llm.backend import Caps, Echo, GenRequest
 from workers.llm.vllm import choose_model
 from workers.llm.wire import Answer, Body, with_spans_as_found
 
-GENERATE = "/generate"
 SCORED_IDS = [1, 2, 3, 4]
 """Tokens whose logprobs are compared at two temperatures."""
 SHARP = 0.25
@@ -37,7 +36,7 @@ class SglangWire:
 
     http: Exchange
     caps: Caps
-    path: str = GENERATE
+    path: str = bodies.GENERATE
 
     def headers(self, request: GenRequest) -> Mapping[str, str]:
         """None: all is in the body."""
@@ -103,7 +102,7 @@ async def _first_token(http: Exchange, temperature: float) -> _FirstToken:
     name = f"probe-{uuid.uuid4().hex}"
     request = GenRequest(request_id=name, prompt_ids=[0], sampling=Sampling(temperature=temperature), max_tokens=1, seed=0)
     body = bodies.generate_body(request, name, max_model_len=2)
-    payload = await http.post(GENERATE, {**body, "token_ids_logprob": SCORED_IDS}, timeout_s=None)
+    payload = await http.post(bodies.GENERATE, {**body, "token_ids_logprob": SCORED_IDS}, timeout_s=None)
     echo: Echo = "ids" if isinstance(payload, dict) and "prompt_token_ids" in payload else "count"
     answer = bodies.parse_generate(payload, request, name, echo)
     match payload:

@@ -21,6 +21,8 @@ from workers.llm import validate
 from workers.llm.backend import Echo, GenRequest
 from workers.llm.wire import Answer, Body, EngineFailed
 
+GENERATE = "/generate"
+
 
 def generate_body(request: GenRequest, name: str, max_model_len: int) -> Body:
     """Body of `POST /generate`."""

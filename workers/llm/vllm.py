@@ -16,15 +16,11 @@ from typing import Literal
 
 from pipeline.engines.errors import InvalidResponse, Refused
 from pipeline.engines.exchange import ABSENT, Exchange, together
-from pipeline.engines.vllm import ABORT_PATHS
+from pipeline.engines.vllm import ABORT_PATHS, Endpoint, abort_ids
 from pipeline.messages import Sampling
 from workers.llm import vllm_wire as bodies
 from workers.llm.backend import Caps, GenRequest
 from workers.llm.wire import Answer, Body, with_spans_as_found
-
-GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
-Endpoint = Literal["generate", "completions"]
-"""The two ways vLLM samples from given ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,7 @@ class VllmWire:
     @property
     def path(self) -> str:
         """The route of a call."""
-        return GENERATE if self.endpoint == "generate" else COMPLETIONS
+        return bodies.GENERATE if self.endpoint == "generate" else bodies.COMPLETIONS
 
     def headers(self, request: GenRequest) -> Mapping[str, str]:
         """The session, by which a router keeps a job's calls together."""
@@ -56,12 +52,12 @@ class VllmWire:
 
     async def abort(self, names: Sequence[str]) -> None:
         """End calls, all by one request."""
-        ids = [id_ for name in names for id_ in bodies.abort_ids(self.endpoint, name)]
+        ids = [id_ for name in names for id_ in abort_ids(self.endpoint, name)]
         if ids:
             await self.http.command(self.caps.abort_path, {"request_ids": ids})
 
 
-async def find_vllm(http: Exchange, model: str, endpoint: Literal["auto", "generate", "completions"] = "auto") -> VllmWire:
+async def find_vllm(http: Exchange, model: str, endpoint: Endpoint | Literal["auto"] = "auto") -> VllmWire:
     """What a vLLM server can do, by trying.
 
     Args:
@@ -76,7 +72,7 @@ async def find_vllm(http: Exchange, model: str, endpoint: Literal["auto", "gener
     found, answer = await _first_token(http, name, endpoint)
     abort_path = ""
     for path in ABORT_PATHS:
-        if await http.takes(path, {"request_ids": bodies.abort_ids(found, "probe-of-the-abort-route")}):
+        if await http.takes(path, {"request_ids": abort_ids(found, "probe-of-the-abort-route")}):
             abort_path = path
             break
     caps = Caps(
@@ -107,19 +103,19 @@ def choose_model(models: object, wanted: str, server: str) -> tuple[str, int]:
     raise InvalidResponse("models", f"expected a model ({wanted or 'any'}) with its max_model_len, got {models!r:.200}", server=server)
 
 
-async def _first_token(http: Exchange, model: str, endpoint: Literal["auto", "generate", "completions"]) -> tuple[Endpoint, Answer]:
+async def _first_token(http: Exchange, model: str, endpoint: Endpoint | Literal["auto"]) -> tuple[Endpoint, Answer]:
     name = f"probe-{uuid.uuid4().hex}"
     request = GenRequest(request_id=name, prompt_ids=[0], sampling=Sampling(), max_tokens=1, seed=0)
     if endpoint != "completions":
         body = bodies.generate_body(request, name, model)
         body["sampling_params"]["allowed_token_ids"] = [1]
         try:
-            return "generate", bodies.parse_generate(await http.post(GENERATE, body, timeout_s=None), request, name)
+            return "generate", bodies.parse_generate(await http.post(bodies.GENERATE, body, timeout_s=None), request, name)
         except Refused as error:
             if error.status not in ABSENT or endpoint == "generate":
                 raise
     body = {**bodies.completions_body(request, name, model), "allowed_token_ids": [1]}
-    return "completions", bodies.parse_completions(await http.post(COMPLETIONS, body, timeout_s=None), request, name)
+    return "completions", bodies.parse_completions(await http.post(bodies.COMPLETIONS, body, timeout_s=None), request, name)
 
 
 def _version_tuple(text: str) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Literal
 
 from pipeline.engines.errors import InvalidResponse
 from pipeline.engines.vllm import COMPLETIONS_PREFIX, GENERATE_PREFIX
@@ -19,11 +18,11 @@ from workers.llm import validate
 from workers.llm.backend import GenRequest, LogprobsShape
 from workers.llm.wire import Answer, Body, EngineFailed
 
+GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
 TOKEN_TEXT_PREFIX = "token_id:"
-
-
 MAX_SALT = 128
 NOT_IN_SALT = frozenset("@/\\\0")
+"""What vLLM refuses in a salt."""
 
 
 def salt_on_the_wire(salt: str) -> str:
@@ -31,13 +30,6 @@ def salt_on_the_wire(salt: str) -> str:
     if len(salt) <= MAX_SALT and NOT_IN_SALT.isdisjoint(salt):
         return salt
     return hashlib.blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def abort_ids(endpoint: Literal["generate", "completions"], wire_id: str) -> list[str]:
-    """The names under which the server knows a call of ours."""
-    if endpoint == "generate":
-        return [GENERATE_PREFIX + wire_id]
-    return [f"{COMPLETIONS_PREFIX}{wire_id}-0", COMPLETIONS_PREFIX + wire_id]
 
 
 def generate_body(request: GenRequest, wire_id: str, model: str) -> Body:

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.engines import InvalidResponse
+from pipeline.engines.vllm import abort_ids
 from pipeline.messages import Sampling
 from workers.llm import GenRequest, Span
 from workers.llm.ratio import ratio_bias
 from workers.llm.validate import check_logprobs, check_spans
-from workers.llm.vllm_wire import abort_ids, completions_body, generate_body, parse_completions, parse_generate
+from workers.llm.vllm_wire import completions_body, generate_body, parse_completions, parse_generate
 
 REQUEST = GenRequest(
     request_id="j.1.0.0",

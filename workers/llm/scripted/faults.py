@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from workers.llm.vllm_wire import GENERATE
+
 Kind = Literal["status", "disconnect", "break_off", "hang", "corrupt", "restart"]
 Corruption = Literal[
     "no_echo",
@@ -45,7 +47,7 @@ class Fault:
     """
 
     kind: Kind
-    path: str = "/inference/v1/generate"
+    path: str = GENERATE
     times: int = 1
     status: int = 500
     message: str = "made to fail"

@@ -15,6 +15,7 @@ from workers.llm.scripted.http import BadRequestError, Body, answer_json, read_o
 from workers.llm.scripted.routes import Handler, Host
 from workers.llm.scripted.sglang_bodies import longest_prompt, read_generate, write_generate
 from workers.llm.scripted.sglang_faults import corrupt, dictate_logprobs
+from workers.llm.sglang_wire import GENERATE
 
 UNGUARDED = ("/health", "/ready", "/metrics", "/scripted")
 
@@ -24,7 +25,7 @@ class SglangRoutes:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self.generation = ("/generate",)
+        self.generation = (GENERATE,)
         self._shows_all = host.options.wire == "sglang-0.5"
         self._last_pause = ""
 

@@ -13,8 +13,8 @@ from workers.llm.scripted.http import BadRequestError, Body, answer_json, read_o
 from workers.llm.scripted.routes import Handler, Host
 from workers.llm.scripted.vllm_bodies import error_body, read_completions, read_generate, write_completions, write_generate
 from workers.llm.scripted.vllm_faults import corrupt, dictate_logprobs
+from workers.llm.vllm_wire import COMPLETIONS, GENERATE
 
-GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
 PAUSE_MODES: dict[str, PauseMode] = {mode: mode for mode in get_args(PauseMode)}
 
 

@@ -10,6 +10,7 @@ Invariants:
      changes nothing.
   3. An engine that is paused though its run is not goes on only when its label is one that the run allows (ADR 13): the pool says so.
   4. A server that does not answer keeps nobody waiting: each look has its own task and its own time.
+  5. Nothing that a server answers ends the keeper, and with it the worker: the next keeper would look there, and end, too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Protocol
 import redis
 import structlog
 
-from pipeline.engines.control import EngineControl
+from pipeline.engines.control import EngineControl, Health
 from pipeline.engines.errors import ModelError
 from pipeline.errors import BrokerError
 from pipeline.inference_pool import DueLook, PoolLooks, Seen
@@ -90,6 +91,8 @@ class PoolKeeper:
             await asyncio.gather(self._abort(look, server), self._see(look, server))
         except (BrokerError, redis.RedisError) as error:
             log.warning("look_not_said", server=look.url, error=str(error))  # its lease ends, and another keeper looks
+        except Exception:
+            log.exception("look_failed", run=look.run, server=look.url)
 
     async def _abort(self, look: DueLook, server: KeptServer) -> None:
         if not look.to_abort:
@@ -106,7 +109,11 @@ class PoolKeeper:
     async def _see(self, look: DueLook, server: KeptServer) -> None:
         if not look.is_judged:
             return
-        health = await server.control.health()
+        try:
+            health = await server.control.health()
+        except Exception as error:  # whatever an answer does to those who read it: this server cannot be used
+            log.exception("look_not_understood", run=look.run, server=look.url)
+            health = Health(alive=False, detail=f"its answer cannot be read: {type(error).__name__}: {error}")
         seen = Seen(
             alive=health.alive,
             why=health.detail[:UNREACHABLE_MAX],
@@ -115,7 +122,7 @@ class PoolKeeper:
             started=health.started,
             running=health.running,
             waiting=health.waiting,
-            kv_used=health.kv_used,
+            kv_used=health.kv_used if health.kv_used <= 1 else -1.0,  # no share, so who knows
             kind=health.kind,
         )
         looked = await self._looks.looked(look, seen, period_ms=self._period_ms)

@@ -9,9 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from aiohttp import web
 
 from pipeline.inference_pool import InferencePool, PoolLooks, Seen, Server, why_waiting
-from pipeline.inference_pool.pauses import PoolPauses
+from pipeline.inference_pool.pauses import PauseWhy, PoolPauses
 from pipeline.messages import Sampling
 from pipeline.redis_client import AsyncClient, command_client
 from pipeline.scripts import sha
@@ -371,6 +372,43 @@ async def test_a_call_at_a_server_that_went_silent_goes_on_at_another(folder: Pa
         assert {server.url: server.calls for server in (await pool.state(RUN)).servers} == {silent.url: 0, well.url: 0}
 
 
+@pytest.mark.parametrize(("why", "mode"), [("leaving", "abort"), ("leaving", "wait"), ("update", "abort"), ("update", "keep")])
+async def test_a_pause_that_waits_for_calls_does_not_wait_for_those_at_a_server_that_went_silent(
+    folder: Path, client: AsyncClient, settings: QueueSettings, pauses: PoolPauses, why: PauseWhy, mode: str
+) -> None:
+    """A machine lost its power, and the engines were to go away. The clock of the call there stood, since its run was paused; the pause
+    stood, since the call had not ended. Neither ever did."""
+    pool, looks = InferencePool(client, settings.namespace, lease_s=30.0), PoolLooks(client, settings.namespace)
+    async with (
+        a_server(folder, "a", per_token_s=60.0) as silent,
+        ModelServers(pool, lease_s=30.0, silent_s=0.001) as servers,
+        a_way(servers) as way,
+    ):
+        await pool.attach(RUN, [Server(silent.url)])
+        call = asyncio.create_task(way.generate(a_call(), timeout_s=1800))
+        await wait_until(lambda: silent.engine.n_running == 1, "it samples")
+        (its,) = await looks.due()
+        await pauses.take(RUN, 1, "t1", why=why, mode=mode, to="", lease_s=60)
+        watch = servers.join(RUN)
+        await wait_until(lambda: watch.is_paused, "its process has seen the pause")
+        for _ in range(2):
+            await looks.looked(its, Seen(alive=False, why="no answer within 5 s"))
+
+        async def has_ended() -> bool:
+            return await pauses.stop_calls(RUN, [silent.url], abort=False) == {silent.url: (0, 0)}
+
+        if mode == "keep":
+            await pool.attach(RUN, [Server("unix:/elsewhere")])  # another change, seen by the same watcher
+            await asyncio.wait_for(watch.next_change.wait(), 10)
+            assert not await has_ended(), "it loads weights, perhaps, and its calls stand"
+        else:
+            await wait_until(has_ended, "the call was given up", timeout_s=20)
+        assert not call.done(), "its job goes on elsewhere when the pause ends"
+        servers.leave(RUN)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+
+
 async def test_a_server_that_is_busy_for_longer_than_a_few_tries_take_ends_no_attempt(
     folder: Path, pool: InferencePool, servers: ModelServers
 ) -> None:
@@ -404,3 +442,57 @@ async def test_a_keeper_that_has_never_called_a_server_ends_a_call_at_one_that_s
             assert server.engine.paused, "it stands still"
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
+
+
+@asynccontextmanager
+async def answering(path: Path, answers: dict[str, object]) -> AsyncIterator[str]:
+    """A server that answers these paths with JSON, or with text as it stands; its address."""
+
+    async def answer(request: web.Request) -> web.Response:
+        body = answers.get(request.path)
+        if body is None:
+            return web.Response(status=404)
+        return web.Response(text=body) if isinstance(body, str) else web.json_response(body)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.UnixSite(runner, str(path)).start()
+        yield f"unix:{path}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_no_figure_that_a_server_tells_ends_a_keeper(
+    folder: Path, client: AsyncClient, settings: QueueSettings, pool: InferencePool, servers: ModelServers
+) -> None:
+    """One page of metrics with two numbers whose sum is infinite ended all RUN workers of a fleet, one keeper after the other."""
+    huge = 'vllm:num_requests_running{engine="0"} 1e308\nvllm:num_requests_running{engine="1"} 1e308\nvllm:kv_cache_usage_perc 7\n'
+    load = {"num_running_reqs": 1e308, "num_waiting_reqs": 0, "token_usage": 0.5}
+    async with (
+        answering(folder / "vllm", {"/health": "", "/version": {"version": "0.32.0"}, "/metrics": huge}) as vllm,
+        answering(folder / "sglang", {"/model_info": {"model_path": "m"}, "/ready": "", "/v1/loads": {"loads": [load, load]}}) as sglang,
+        a_server(folder, "good") as good,
+        keeping(client, settings, servers),
+    ):
+        await pool.attach(RUN, [Server(vllm), Server(sglang), Server(good.url)])
+
+        async def are_known() -> bool:
+            return {server.url: server.standing for server in (await pool.state(RUN)).servers} == {
+                vllm: "up",
+                sglang: "down",
+                good.url: "up",
+            }
+
+        await wait_until(are_known, "each is judged by itself")
+        looked_ms = {server.url: server.looked_ms for server in (await pool.state(RUN)).servers}
+
+        async def are_looked_at_again() -> bool:
+            return all(server.looked_ms > looked_ms[server.url] for server in (await pool.state(RUN)).servers)
+
+        await wait_until(are_looked_at_again, "the keeper goes on")
+        state = {server.url: server for server in (await pool.state(RUN)).servers}
+        assert (state[vllm].running, state[vllm].kv_used) == (0, -1.0)
+        assert state[sglang].why.startswith("its answer cannot be read: OverflowError")

@@ -148,6 +148,8 @@ def _wait_ready(console: Console, host: subprocess.Popen[bytes], places: Places,
         while time.monotonic() < deadline_s:
             state = read_state(places.state_file)
             if state is not None and state.is_up():
+                if log is not None:
+                    console.print(f"the model serves at {state.model_url}", markup=False)
                 return state
             if host.poll() is not None:
                 raise HostFailed(f"the demo's processes did not start (exit code {host.returncode})")

@@ -116,6 +116,7 @@ class Run:
             new_pause=lambda: RunPause(settings, keys, client, self._trainer_scripts, self._calls, run, incarnation),
             check_number=self._check_version,
             set_version=self._version.set,
+            drop=self.servers.drop,
             api_key=lambda: self.servers.api_key,
         )
         self._outside = Outside(

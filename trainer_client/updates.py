@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Literal
 
@@ -20,6 +20,7 @@ class Updates:
         new_pause: makes a pause of the run that is not taken yet.
         check_number: raises when the run cannot have this version now.
         set_version: makes it the run's.
+        drop: takes servers from the run.
         api_key: of the engines.
     """
 
@@ -31,6 +32,7 @@ class Updates:
         new_pause: Callable[[], RunPause],
         check_number: Callable[[int], None],
         set_version: Callable[[int], Awaitable[None]],
+        drop: Callable[[Sequence[str]], Awaitable[object]],
         api_key: Callable[[], str],
     ) -> None:
         self._run = run
@@ -38,6 +40,7 @@ class Updates:
         self._new_pause = new_pause
         self._check_number = check_number
         self._set_version = set_version
+        self._drop = drop
         self._api_key = api_key
         self._away: RunPause | None = None
         """The pause of engines that are away now."""
@@ -71,6 +74,7 @@ class Updates:
                 api_key=self._api_key(),
                 is_inside=self._away is not None,
                 set_version=self._set_version,
+                drop=self._drop,
             ) as servers:
                 yield servers
         finally:

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -21,7 +22,7 @@ from pipeline.failpoints import failpoint
 from pipeline.inference_pool import label as label_of
 from pipeline.inference_pool import updating_label
 from trainer_client.calls_in_flight import calls_have_ended
-from trainer_client.engines import Engine, Engines
+from trainer_client.engines import Engine, Engines, NotLoaded
 from trainer_client.errors import UpdateFailed
 from trainer_client.logs import Log
 from trainer_client.run_pause import RunPause
@@ -33,6 +34,8 @@ log = Log(__name__)
 
 UpdateMode = Literal["keep", "abort", "wait"]
 MODES: tuple[UpdateMode, ...] = ("keep", "abort", "wait")
+LOOK_EVERY_S, MAX_MISSES = 5.0, 2
+"""At an engine whose calls are to end before it is paused."""
 LABEL_WITHIN_S = 30.0
 """Longest time for a label; what is left of the lease, if that is less."""
 
@@ -111,14 +114,16 @@ async def update_weights(
     api_key: str,
     is_inside: bool,
     set_version: Callable[[int], Awaitable[None]],
+    drop: Callable[[Sequence[str]], Awaitable[object]],
 ) -> AsyncIterator[ServersToLoad]:
     """See `Run.weight_update`.
 
     Args:
         pause: not taken yet, or, with `is_inside`, that of engines that are away: then it goes on afterwards.
         set_version: makes the number the policy version of the run, in its shard.
+        drop: takes servers from the run.
     """
-    update = _Update(pause, run, f"{incarnation}.{number}", label_of(run, incarnation, number), mode, is_inside)
+    update = _Update(pause, run, f"{incarnation}.{number}", label_of(run, incarnation, number), mode, is_inside, drop)
     try:
         found = await pause.take("away" if is_inside else "update", mode, update.label)
         if not found:
@@ -138,13 +143,23 @@ async def update_weights(
 class _Update:
     """The steps of one update."""
 
-    def __init__(self, pause: RunPause, run: str, version: str, label: str, mode: UpdateMode, is_inside: bool) -> None:
+    def __init__(
+        self,
+        pause: RunPause,
+        run: str,
+        version: str,
+        label: str,
+        mode: UpdateMode,
+        is_inside: bool,
+        drop: Callable[[Sequence[str]], Awaitable[object]],
+    ) -> None:
         self.label = label
         self._pause = pause
         self._run = run
         self._version = version
         self._mode: UpdateMode = mode
         self._is_inside = is_inside
+        self._drop = drop
         self._updating = updating_label(run, pause.holder)
         self._done = f"{pause.holder}/{version}/{secrets.token_hex(4)}"
 
@@ -184,6 +199,7 @@ class _Update:
             await self._pause.renew()
             await engines.each("while it was labelled", self._label_anew, within_s=self._label_within_s())
             self._need_one(engines)
+            await self._disown([engine.url for engine in engines.all if engine.bears_false_label])
             labels = {engine.url: self.label for engine in engines.left}
             await self._pause.finish(self._done, label=self.label, labels=labels, stays=self._is_inside)
             await engines.each("it has the new weights, and keepers try again to resume it", _go_on)
@@ -213,7 +229,7 @@ class _Update:
         # an update that broke off left it paused: what is frozen there would never end by itself
         mode: PauseMode = "abort" if health.paused and self._mode == "wait" else self._mode
         try:
-            await engine.control.pause(mode)
+            await _pause(engine, mode)
             engine.is_paused = True
             failpoint("engine_paused")
         except Unsupported:
@@ -232,7 +248,14 @@ class _Update:
         if not engine.is_paused:
             with suppress(Unsupported):  # the salt of calls is the label: what older weights cached is never met
                 await engine.control.reset_cache()
-        await engine.prove(self.label)
+        try:
+            await engine.prove(self.label)
+        except NotLoaded:
+            # a start that came in between has our label on the weights of its start, and would be taken for loaded
+            engine.bears_false_label = True
+            await engine.control.set_version(self._updating)
+            engine.bears_false_label = False
+            raise
         failpoint("engine_labelled")
 
     async def _undo(self, engines: Engines) -> None:
@@ -254,6 +277,12 @@ class _Update:
         except RollstreamError as error:  # what made us give up is what the trainer is told
             log.warning("update_not_undone", run=self._run, error=str(error), what="keepers resume what has a label that the run allows")
 
+    async def _disown(self, urls: Sequence[str]) -> None:
+        """Servers that bear the label of weights which they do not hold, and could not be told otherwise, leave the run."""
+        if urls:
+            log.error("servers_dropped", run=self._run, servers=list(urls), why="they bear a label that is not theirs, and do not answer")
+            await self._drop(urls)
+
     def _need_one(self, engines: Engines) -> None:
         if not engines.left:
             raise UpdateFailed(self._run, self._version, _failed(engines))
@@ -261,6 +290,26 @@ class _Update:
     def _label_within_s(self) -> float:
         self._pause.check()
         return min(LABEL_WITHIN_S, self._pause.left_s)
+
+
+async def _pause(engine: Engine, mode: PauseMode) -> None:
+    """Pauses an engine, for as long as its calls take to end. One that falls silent meanwhile would be waited for without end.
+
+    Raises:
+        NotLoaded: it does not answer any more.
+    """
+    pausing, misses = asyncio.create_task(engine.control.pause(mode), name=f"pause {engine.url}"), 0
+    try:
+        while not pausing.done():
+            await asyncio.wait((pausing,), timeout=LOOK_EVERY_S)
+            if not pausing.done():
+                misses = 0 if (await engine.control.health()).alive else misses + 1
+                if misses == MAX_MISSES:
+                    raise NotLoaded("it does not answer any more")
+        await pausing
+    finally:
+        pausing.cancel()
+        await asyncio.gather(pausing, return_exceptions=True)
 
 
 async def _go_on(engine: Engine) -> None:

@@ -6,14 +6,14 @@
 -- Returns per url: calls in flight, aborts that the server has not taken yet.
 local run, out = ARGV[1], {}
 for i = 3, #ARGV do
-  local url, calls = ARGV[i], 0
+  local url, calls, new = ARGV[i], 0, 0
   for _, ids in ipairs(call('HVALS', calls_key(run, url))) do
     for id in string.gmatch(ids, '%S+') do
       calls = calls + 1
-      if ARGV[2] == '1' then call('HSETNX', aborts_key(run, url), id, NOW) end
+      if ARGV[2] == '1' then new = new + call('HSETNX', aborts_key(run, url), id, NOW) end
     end
   end
-  if ARGV[2] == '1' and calls > 0 then
+  if new > 0 then
     keep(aborts_key(run, url), WEEK)
     call('ZADD', P .. 'looks', 'XX', NOW, run .. ' ' .. url)
   end

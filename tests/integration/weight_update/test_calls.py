@@ -14,7 +14,7 @@ from tests.integration.weight_update.engines import Engines
 from tests.integration.weight_update.loading import load, weights_of
 from trainer_client import Run, ServersToLoad
 from trainer_client.weight_update import MODES, UpdateMode
-from workers.llm.scripted import Latency, ServerOptions
+from workers.llm.scripted import Fault, Latency, ServerOptions
 
 pytestmark = pytest.mark.one_server
 TOKEN_S = 0.004
@@ -184,3 +184,63 @@ async def test_a_server_that_restarts_with_old_weights_gets_no_call_until_it_is_
 
 async def _stands(run: Run, url: str, standing: str) -> bool:
     return any(server.url == url and server.standing == standing for server in await run.servers.list())
+
+
+async def test_a_server_that_restarts_as_it_is_labelled_is_not_called(
+    run: Run, engines: Engines, settings: QueueSettings, client: AsyncClient
+) -> None:
+    """Its new start took the label for weights that it does not hold. The update knew; the next look of a keeper believed the label."""
+    urls = [await engines.start(name, per_token_s=TOKEN_S) for name in ("a", "b")]
+    await run.servers.attach(urls)
+    async with calling(settings, client) as callers:
+        async with run.weight_update(1) as servers:
+            await load_version(servers)
+            engines["a"].faults.arm(Fault(kind="restart", path="/update_weight_version"))
+        seen_ms = (await run.servers.state()).now_ms
+
+        async def was_looked_at() -> bool:
+            return all(server.seen_ms > seen_ms for server in await run.servers.list())
+
+        await wait_until(was_looked_at, "a keeper has looked at both")
+        callers.start(6)
+        await have_turned(callers, 2)
+        callers.check()
+        assert await _stands(run, urls[0], "unsynced")
+
+
+SILENT = (
+    "/health",
+    "/version",
+    "/model_info",
+    "/metrics",
+    "/is_paused",
+    "/weight_info",
+    "/pause",
+    "/inference/v1/abort_requests",
+    "/abort_requests",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("next_one", ["away", "update"])
+async def test_a_server_that_falls_silent_keeps_nobody_waiting(
+    run: Run, engines: Engines, settings: QueueSettings, client: AsyncClient, next_one: str
+) -> None:
+    """It holds connections and answers nothing: calls there can be neither ended nor told apart from lost ones."""
+    urls = [await engines.start(name, per_token_s=60.0) for name in ("a", "b")]
+    await run.servers.attach(urls)
+    async with calling(settings, client) as callers:
+        callers.start(4)
+        await wait_until(lambda: all(engines[name].engine.n_running for name in ("a", "b")), "calls are at both")
+        for path in SILENT:
+            engines["a"].faults.arm(Fault(kind="hang", path=path, times=10_000))
+
+        async with asyncio.timeout(60):
+            if next_one == "away":
+                async with run.engines_away():
+                    assert engines["b"].engine.request_ids() == []
+            else:
+                async with run.weight_update(1, mode="abort") as servers:
+                    await load_version(servers)
+                assert list(servers.failed) == [urls[0]]

@@ -132,10 +132,24 @@ async def test_a_server_that_restarts_while_it_is_labelled_is_found_out(run: Run
         await load_all(servers, "one")
         engines["a"].faults.arm(Fault(kind="restart", path="/update_weight_version"))
 
-    assert engines["a"].engine.version == f"run1/{run.incarnation}.1", "it has the label"
     assert engines["a"].engine.weights == OLD
+    assert "/updating-" in engines["a"].engine.version, "the label was taken back: a keeper would have believed it"
     assert "restarted" in servers.failed[url]
     assert (await standings(run))[url][0] == "unsynced"
+
+
+async def test_a_server_with_a_label_that_cannot_be_taken_back_leaves_the_run(run: Run, engines: Engines) -> None:
+    url, other = await engines.start("a"), await engines.start("b")
+    await run.servers.attach([url, other])
+
+    async with run.weight_update(1) as servers:
+        await load_all(servers, "one")
+        engines["a"].faults.arm(Fault(kind="restart", path="/update_weight_version"))
+        engines["a"].faults.arm(Fault(kind="status", path="/update_weight_version"))
+
+    assert engines["a"].engine.version == f"run1/{run.incarnation}.1"
+    assert list(servers.failed) == [url]
+    assert list(await standings(run)) == [other]
 
 
 async def test_a_server_that_is_gone_is_told_and_the_others_are_updated(run: Run, engines: Engines) -> None:

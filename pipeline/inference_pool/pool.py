@@ -90,9 +90,11 @@ class InferencePool:
     async def sign(self, run: str) -> Sign:
         """Whether something changed that calls of the run may wait for. Cheap: asked again and again while somebody waits."""
         seconds, micros = await ask(self._client, "TIME")
-        rev, pause, until_ms = await ask(self._client, "HMGET", self._keys.pool_run(run), "rev", "pause", "pause.until")
+        fields = ("rev", "pause", "pause.until", "pause.mode", "pause.why")
+        rev, pause, until_ms, mode, why = await ask(self._client, "HMGET", self._keys.pool_run(run), *fields)
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return Sign(int(rev or 0), pause is not None and int(until_ms or 0) > now_ms)
+        is_paused = pause is not None and int(until_ms or 0) > now_ms
+        return Sign(int(rev or 0), is_paused, is_paused and mode != b"keep" and why != b"away")
 
     async def silent_s(self, run: str, urls: Sequence[str]) -> dict[str, float]:
         """For how many seconds those servers of `urls` that are down have answered no look."""

@@ -117,6 +117,8 @@ class Sign:
     rev: int
     """Grows with each change of the run's servers or pause."""
     is_paused: bool
+    ends_calls: bool = False
+    """The pause waits until the calls in flight have ended: no `keep`, and the engines are not away yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

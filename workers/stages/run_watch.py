@@ -8,7 +8,8 @@ A call at a server that went silent is given up: nobody else would end it. Of a 
 connection breaks, and the call has as long as the longest of answers may take.
 
 A call in flight while its run is paused stands: neither its own time-out nor the active time of its job goes on, and its promise of a sign
-of life is renewed. It may stand as long as its trainer holds the pause.
+of life is renewed. It may stand as long as its trainer holds the pause. An engine that loads weights may well be silent, so one that keeps
+its calls is not given up then; but a pause that waits for the end of calls would wait for ever for those at a server that went silent.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class _Clock:
             self._standing.enter_context(self._waiting())
 
     def give_up(self, silent_s: float) -> None:
-        """End the call; one that stands is judged when it goes on."""
-        if self._standing is None and self.gave_up is None and not self._limit.expired():
+        """End the call, also one that stands."""
+        if self.gave_up is None and not self._limit.expired():
             self.gave_up = ServerSilent(silent_s)
             self._limit.reschedule(asyncio.get_running_loop().time())
 
@@ -77,7 +78,7 @@ class _Clock:
         if self._standing is not None:
             self._standing.close()
             self._standing = None
-            if not is_over:
+            if not is_over and self.gave_up is None:
                 self._limit.reschedule(asyncio.get_running_loop().time() + self._left_s)
 
 
@@ -181,7 +182,7 @@ class RunWatch:
                 if sign.is_paused != self.is_paused:
                     self._turn_clocks(stop=sign.is_paused)
                 now_s = loop.time()
-                if not sign.is_paused and (sign != self._sign or self._some_are_silent):
+                if (not sign.is_paused or sign.ends_calls) and (sign != self._sign or self._some_are_silent):
                     await self._give_up_silent()
                 if sign != self._sign or (not sign.is_paused and now_s - woken_s >= ALL_AGAIN_S):
                     woken_s = now_s

@@ -148,7 +148,11 @@ async def test_a_process_that_is_cut_off_has_its_call_aborted_at_the_server_with
                     began_s = loop.time()
                     await wait_until(lambda: not server.engine.request_ids(), "it was aborted", timeout_s=30)
                     took_s = loop.time() - began_s
-                    assert (await pool.state(RUN)).aborted == 1
+
+                    async def is_counted() -> bool:
+                        return (await pool.state(RUN)).aborted == 1
+
+                    await wait_until(is_counted, "the keeper said so")
                 proxy.heal()
                 assert (await call).finish == "abort"
                 await way.leave()

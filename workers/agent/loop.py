@@ -195,6 +195,10 @@ class _AgentLoop:
             if end is not None:
                 return await self._end(end.stop, end.answer)
             prompt = self.renderer.next_prompt(self.recorder.ids, self.recorder.turn_places, replies)
+            if len(prompt.ids) > self._longest_context():  # nothing can be sampled from it: a record longer than its limit serves nobody
+                plan = self._plan(0, prompt_tokens=len(prompt.ids))
+                assert isinstance(plan, StopReason), "a prompt above the limit has no budget"
+                return await self._end(plan, answer)
             self.recorder.add_prompt(prompt.ids, prompt.began)
             await self._write_journal()
 
@@ -248,12 +252,15 @@ class _AgentLoop:
                     ended = plan.when_used
             return self._spoken(said, prompt, result, ended)
 
-    def _plan(self, sampled_in_turn: int, *, next_turn: bool = False) -> Budget | StopReason:
+    def _longest_context(self) -> int:
+        return min(self.job.template.limits.max_context_tokens, self.caps.max_model_len)
+
+    def _plan(self, sampled_in_turn: int, *, next_turn: bool = False, prompt_tokens: int | None = None) -> Budget | StopReason:
         return plan_call(
             self.job.template.limits,
             self.job.template.sampling,
             turns=self.turns,
-            prompt_tokens=len(self.recorder.ids),
+            prompt_tokens=len(self.recorder.ids) if prompt_tokens is None else prompt_tokens,
             sampled_tokens=self.recorder.sampled_tokens,
             sampled_in_turn=0 if next_turn else sampled_in_turn,
             max_model_len=self.caps.max_model_len,

@@ -318,6 +318,22 @@ async def test_a_full_context_ends_the_trajectory_and_keeps_it() -> None:
     assert len(scene.trajectory().turns) >= 2
 
 
+@given(st.integers(1, 16), st.integers(0, 60), st.integers(200, 700))
+async def test_no_record_is_longer_than_its_limit(n_calls: int, answer: int, limit: int) -> None:
+    """Answers that left no room were recorded all the same, sixteen of a thousand tokens each behind a context that was full: for a trainer
+    that makes its batches as long as the limit."""
+    backend = InProcessBackend(["\n".join(call(f"{turn}.{n}") for n in range(n_calls)) for turn in range(9)])
+    scene = Scene(backend, [Echo(lambda text: f"{text}{' a' * answer}")], limits=Limits(max_turns=9, max_context_tokens=limit))
+
+    end = await scene.run()
+
+    trajectory = scene.trajectory()
+    assert max(len(segment.token_ids) for segment in trajectory.segments) <= limit
+    assert end.stop in (StopReason.CONTEXT, StopReason.TURNS)
+    assert trajectory.messages[-1].role == ("tool" if trajectory.turns[-1].finish == "stop" else "assistant")
+    assert TrajectoryRecorder.replay(scene.journal).trajectory(end.stop).messages == trajectory.messages
+
+
 async def test_the_same_call_with_the_same_answer_again_and_again_is_stuck() -> None:
     scene = Scene(InProcessBackend([call("a")] * 9), [Echo()], limits=Limits(max_turns=9))
 

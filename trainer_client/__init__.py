@@ -36,10 +36,10 @@ from trainer_client.jobs import Job  # noqa: E402
 from trainer_client.outside import Awaiting, HeldGroup, HeldMember, ReportAnswer  # noqa: E402
 from trainer_client.results import Result  # noqa: E402
 from trainer_client.run_statistics import RunStatistics  # noqa: E402
+from trainer_client.servers_to_load import ServersToLoad, ServerToLoad  # noqa: E402
 from trainer_client.steps import Group, Step  # noqa: E402
 from trainer_client.validation import Validation, ValidationGroup, ValidationMember  # noqa: E402
 from trainer_client.validation_numbers import Estimate  # noqa: E402
-from trainer_client.weight_update import ServersToLoad, ServerToLoad  # noqa: E402
 
 __all__ = [
     "Awaiting",

@@ -39,13 +39,14 @@ from trainer_client.results import Result
 from trainer_client.run_pause import RunPause
 from trainer_client.run_statistics import RunStatistics, SeenJobs, read_statistics
 from trainer_client.servers import Servers
+from trainer_client.servers_to_load import ServersToLoad
 from trainer_client.step_stream import StepStream
 from trainer_client.steps import Step
 from trainer_client.updates import Updates
 from trainer_client.validation import Validation
 from trainer_client.validations import Validations
 from trainer_client.waiting import WaitReasons
-from trainer_client.weight_update import ServersToLoad, UpdateMode
+from trainer_client.weight_update import UpdateMode
 
 log = Log(__name__)
 

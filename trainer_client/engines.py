@@ -120,7 +120,7 @@ class Engines:
         """Those that have not failed."""
         return [engine for engine in self.all if not engine.failed]
 
-    async def each(self, what: str, do: Callable[[Engine], Awaitable[None]], *, within_s: float | None = None, point: str = "") -> None:
+    async def each(self, what: str, do: Callable[[Engine], Awaitable[None]], *, within_s: float | None = None) -> None:
         """Does something with all that have not failed, at once; those with which it goes wrong fail.
 
         Args:

@@ -10,7 +10,8 @@ from pipeline.errors import InvalidRequest
 from pipeline.inference_pool.pauses import PauseHeld
 from trainer_client.engines_away import AWAY_MODES, AwayMode, away
 from trainer_client.run_pause import RunPause
-from trainer_client.weight_update import MODES, ServersToLoad, UpdateMode, update_weights
+from trainer_client.servers_to_load import ServersToLoad
+from trainer_client.weight_update import MODES, UpdateMode, update_weights
 
 
 class Updates:

@@ -32,6 +32,9 @@ CONTROL_TIMEOUT_S = 30.0
 """For everything but generation and a pause that waits for calls in flight."""
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """More than a million tokens with their logprobs, in the longest of the shapes."""
+MAX_LOOK_BYTES = 4 * 1024 * 1024
+"""Of an answer to a GET, which is about the server. Pages of metrics have some hundred kilobytes; reading 50 MB takes seconds, in which
+a worker renews no lease."""
 SAME = secrets.token_hex(16)
 """Stands for an echo that was compared already; of this process alone, so that no answer can say it."""
 LONGEST_RETRY_AFTER_S = 600.0
@@ -204,11 +207,12 @@ class Exchange:
             raise InvalidResponse("json", f"{method} {path}: {error}", server=self.url) from error
 
     async def _read(self, response: aiohttp.ClientResponse, what: str) -> bytes:
+        most = min(self._max_answer_bytes, MAX_LOOK_BYTES) if response.method == "GET" else self._max_answer_bytes
         content = bytearray()
         async for piece in response.content.iter_any():
             content += piece
-            if len(content) > self._max_answer_bytes:
-                raise InvalidResponse("too_long", f"{what}: more than {self._max_answer_bytes:,} bytes", server=self.url)
+            if len(content) > most:
+                raise InvalidResponse("too_long", f"{what}: more than {most:,} bytes", server=self.url)
         return bytes(content)
 
 

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from pipeline.engines.errors import InvalidResponse, Refused, Retryable
-from pipeline.engines.exchange import LONGEST_RETRY_AFTER_S, Exchange
+from pipeline.engines.exchange import LONGEST_RETRY_AFTER_S, MAX_LOOK_BYTES, Exchange
 
 BOUND = 1024 * 1024
 
@@ -27,6 +27,10 @@ async def endless(request: web.Request) -> web.StreamResponse:
 
 async def packed(_: web.Request) -> web.Response:
     return web.Response(body=gzip.compress(b"[" + b" " * (64 * BOUND) + b"]"), headers={"content-encoding": "gzip"})
+
+
+async def long(_: web.Request) -> web.Response:
+    return web.Response(text="x" * (MAX_LOOK_BYTES + 1))
 
 
 async def elsewhere(_: web.Request) -> web.Response:
@@ -63,6 +67,24 @@ async def test_an_answer_without_end_is_cut_off(exchange: Exchange) -> None:
     """It was read whole before it was looked at: a server that lost its mind took the worker's memory, and every job of it, along."""
     with pytest.raises(InvalidResponse, match="too_long"):
         await exchange.get("/endless")
+
+
+async def test_what_a_look_reads_is_short() -> None:
+    """A metrics page of 50 MB kept each worker that looked for seconds, so that the leases of its own jobs ran out meanwhile."""
+    app = web.Application()
+    app.router.add_get("/long", long)
+    app.router.add_post("/long", long)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        async with Exchange(f"http://{host}:{port}") as exchange:
+            with pytest.raises(InvalidResponse, match="too_long"):
+                await exchange.get("/long", parse=False)
+            assert len(str(await exchange.post("/long", parse=False))) == MAX_LOOK_BYTES + 1, "tokens may be more"
+    finally:
+        await runner.cleanup()
 
 
 async def test_a_packed_answer_is_not_unpacked(exchange: Exchange) -> None:

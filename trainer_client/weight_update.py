@@ -135,8 +135,8 @@ class _Update:
             await set_version()
             await self._pause.renew()
             await engines.each("while it was labelled", self._label_anew, within_s=self._label_within_s())
-            self._need_one(engines)
             await self._disown([engine.url for engine in engines.all if engine.bears_false_label])
+            self._need_one(engines)
             labels = {engine.url: self.label for engine in engines.left}
             await self._pause.finish(self._done, label=self.label, labels=labels, stays=self._is_inside)
             await engines.each("it has the new weights, and keepers try again to resume it", _go_on)

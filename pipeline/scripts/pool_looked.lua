@@ -3,13 +3,18 @@
 -- What a keeper saw of a server. Two looks without an answer make it down, one good look brings it back; its label says whether it is synced. One that
 -- reports no label keeps the one that its trainer gave it until it starts anew. Idempotent.
 -- A server that its engine holds paused though the run is not (its trainer died in an update): with a label that the run allows it is told to go on;
--- else its weights are unknown, and the calls frozen there are aborted.
--- ARGV: run, url, ms until the next look, 1 when alive, why not, label ('' = it reports none), 1 when paused, started, running, waiting, kv, kind
+-- else its weights are unknown, and the calls frozen there are aborted. One that does not say whether it is paused may be, from a pause of its run on
+-- (`held`) until a keeper said that it had it go on.
+-- ARGV: run, url, ms until the next look, 1 when alive, why not, label ('' = it reports none), 1 when paused (0 = not, '' = it does not say), started,
+-- running, waiting, kv, kind, 1 when this keeper just had it go on
 -- Returns {what it was, what it is: up, down, unsynced or gone; resume or ''}.
 local run, url, alive = ARGV[1], ARGV[2], ARGV[4] == '1'
 local key, r = server_key(run, url), pool_run(run)
 local s = pool_server(run, url)
 if not s.state then return {'gone', 'gone', ''} end
+-- the end of a pause asked for a new look, and nobody has taken that: what was seen is of before, when the engine was paused and had no label
+local due = call('ZSCORE', P .. 'looks', run .. ' ' .. url)
+if due and tonumber(due) == tonumber(call('HGET', pool_run_key(run), 'pause.over') or '0') then return {'up', 'up', ''} end
 call('ZADD', P .. 'looks', 'XX', NOW + tonumber(ARGV[3]), run .. ' ' .. url)
 if r.is_away then return {'up', 'up', ''} end
 local function standing(t) return s.state == 'gone' and 'gone' or t.alive == '0' and 'down' or not is_synced(r, t) and 'unsynced' or 'up' end
@@ -62,7 +67,9 @@ if was ~= is then
   call('HSET', key, 'since', NOW)
   pool_changed(run)
 end
-if alive and ARGV[7] == '1' and (r.ver or r.pause) and not r.is_paused and s.shared ~= '1' then
+if ARGV[13] == '1' and not r.is_paused then call('HDEL', key, 'held') end
+local held = ARGV[7] == '' and call('HGET', key, 'held') == '1'
+if alive and (held or (ARGV[7] == '1' and (r.ver or r.pause))) and not r.is_paused and s.shared ~= '1' then
   if is_synced(r, s) then
     act = 'resume'
   else

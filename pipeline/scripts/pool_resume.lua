@@ -11,7 +11,7 @@ local rk = pool_run_key(run)
 local r = hash(rk, 'pause', 'pause.until', 'pause.done')
 if r['pause.done'] == done then return {'again'} end
 if r.pause ~= holder or tonumber(r['pause.until']) <= NOW then return {'lost', r.pause ~= holder and r.pause or ''} end
-call('HSET', rk, 'pause.done', done)
+call('HSET', rk, 'pause.done', done, 'pause.over', NOW)
 if ARGV[4] ~= '' then call('HSET', rk, 'ver', ARGV[4]) end
 if ARGV[5] == '1' then call('HDEL', rk, 'pause.to') else end_pause(run) end
 for i = 6, #ARGV, 2 do

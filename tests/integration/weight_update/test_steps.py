@@ -9,7 +9,7 @@ import time
 import pytest
 
 from pipeline.errors import InvalidRequest, StaleIncarnation
-from pipeline.inference_pool import InferencePool
+from pipeline.inference_pool import InferencePool, PoolLooks, Seen
 from pipeline.inference_pool.pauses import PoolPauses
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
@@ -352,6 +352,26 @@ async def test_what_a_dead_trainer_had_labelled_stays_allowed_after_the_next_pau
 
     assert {standing for standing, _ in (await standings(run)).values()} == {"up"}
     assert (await run.servers.state()).allowed.highest == "run1/1.2"
+
+
+async def test_a_look_from_before_the_end_of_an_update_is_not_believed_after_it(
+    run: Run, engines: Engines, client: AsyncClient, settings: QueueSettings
+) -> None:
+    """A keeper saw a paused engine that was being changed, and said so when the update had ended: the calls that went on there by then were
+    aborted, and its jobs went elsewhere."""
+    url = await engines.start("a")
+    await run.servers.attach(url)
+    looks = PoolLooks(client, settings.namespace)
+    async with run.weight_update(1) as servers:
+        await load_all(servers, "one")
+        (look,) = await looks.due()
+        seen = Seen(alive=True, label=engines["a"].engine.version, paused=True)
+
+    assert (await looks.looked(look, seen)).now == "up"
+
+    assert await standings(run) == {url: ("up", f"run1/{run.incarnation}.1")}
+    (again,) = await looks.due()
+    assert again.url == url, "another look is due at once"
 
 
 async def test_two_runs_with_updates_of_their_own_never_meet(run: Run, engines: Engines, settings: QueueSettings) -> None:

@@ -1,5 +1,5 @@
-"""Promise 5 through the agent loop for every family: whatever a model samples and a tool answers, thoughts kept or dropped, a trajectory keeps
-its promises, each prompt is the record before it, and the journal put together is the trajectory."""
+"""Promise 5 through the agent loop for every family: whatever a model samples and a tool answers, thoughts kept or dropped, a trajectory
+keeps its promises, each prompt is the record before it, and the journal put together is the trajectory."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from ops.bench.cancel_task import Diary
 from pipeline.event_loop import run_process
 from pipeline.process import Shutdown
-from workers.llm.scripted.engine import Call, Engine, Output
+from workers.llm.scripted.call import Call, Output
+from workers.llm.scripted.engine import Engine
 from workers.llm.scripted.options import Latency, ServerOptions
 from workers.llm.scripted.policy import Policy
 from workers.llm.scripted.server import ScriptedServer, serve_until

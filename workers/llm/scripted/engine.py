@@ -18,14 +18,13 @@ import random
 import zlib
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from pipeline.engines.control import PauseMode
-from pipeline.messages import Sampling
 from workers.llm.backend import Finish, LogprobsMode
+from workers.llm.scripted.call import Call, Output, Running
 from workers.llm.scripted.distribution import forced_logprob, token_logprobs
 from workers.llm.scripted.options import Latency, ServerOptions
 from workers.llm.scripted.policy import Policy
@@ -39,108 +38,6 @@ class EngineBusyError(Exception):
 
 class EnginePausedError(Exception):
     """The server takes no calls while it is paused."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """A request as the engine takes it; ids and numbers have been checked."""
-
-    request_id: str
-    """The server's own, prefix included."""
-    prompt_ids: Sequence[int]
-    sampling: Sampling
-    """`max_tokens` is the budget, cut to the context already."""
-    seed: int
-    stop_token_ids: frozenset[int] = frozenset()
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    cache_salt: str | None = None
-    allowed_token_ids: tuple[int, ...] = ()
-    script: tuple[int, ...] | None = None
-    """Ids to say, instead of asking the policy."""
-    delay_s: float | None = None
-    """Time of each token, instead of the server's latency."""
-    scores_prompt: bool = False
-    """Whether the logprobs of the prompt's own tokens are wanted."""
-    scored_ids: tuple[int, ...] = ()
-    """Tokens whose logprobs are wanted at each place beside that of the sampled one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """What a call gave."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    finish: Finish
-    stop_reason: int | str | None
-    spans: list[tuple[str, int, int]]
-    """Version, start, end."""
-    cached_tokens: int
-    prompt_logprobs: list[float] | None = None
-    """Of the prompt's tokens but the first, raw whatever the mode, as in vLLM; None = not asked for."""
-    scored: list[dict[int, float]] | None = None
-    """At each place the tokens asked for and their logprobs."""
-
-
-class _Running:
-    """A call in flight: its ids, when each comes out, and how long it has been sampling."""
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self.changed = asyncio.Event()
-        self.accepted = False
-        """Past the gate that a pause closes."""
-        self.placed = False
-        self.aborted = False
-        self.ids: list[int] = []
-        self.finish: Finish = "length"
-        self.stop_reason: int | str | None = None
-        self.marks: list[tuple[int, str, str]] = []
-        """Tokens that were out when a label came, the label, and what then made logprobs."""
-        self._weights = ""
-        self._kept: str | None = None
-        """Older weights whose keys and values this call still builds on."""
-        self._times = np.zeros(0)
-        self._active_s = 0.0
-        self._running_since: float | None = None
-
-    def start(
-        self, said: tuple[list[int], Finish, int | str | None], times: np.ndarray, now: float, label: str, weights: str, kept: str | None
-    ) -> None:
-        self.ids, self.finish, self.stop_reason = said
-        self._times, self._running_since, self._weights, self._kept = times, now, weights, kept
-        self._mark(label, now)
-
-    def freeze(self, now: float) -> None:
-        self._active_s, self._running_since = self._active(now), None
-
-    def thaw(self, now: float) -> None:
-        if self.marks:
-            self._running_since = now
-
-    def _active(self, now: float) -> float:
-        return self._active_s + (0.0 if self._running_since is None else now - self._running_since)
-
-    def tokens_out(self, now: float) -> int:
-        return int(np.searchsorted(self._times, self._active(now), side="right"))
-
-    def left_s(self, now: float) -> float:
-        return float(self._times[-1]) - self._active(now) if len(self._times) else 0.0
-
-    def change(self, label: str, weights: str, now: float, *, recomputed: bool) -> None:
-        """Another label, or other weights. What was computed for the call before is kept unless a pause cleared it."""
-        if self.marks:
-            if weights != self._weights:
-                self._kept, self._weights = None if recomputed else self._kept or self._weights, weights
-            self._mark(label, now)
-
-    def _mark(self, label: str, now: float) -> None:
-        out = self.tokens_out(now) if self.marks else 0
-        if self.marks and self.marks[-1][0] == out:
-            self.marks.pop()
-        weights, kept = self._weights, self._kept
-        self.marks.append((out, label, weights if kept is None or kept == weights else f"{weights} over {kept}"))
 
 
 class Engine:
@@ -162,9 +59,9 @@ class Engine:
         self._resumed.set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._calls: dict[int, _Running] = {}
+        self._calls: dict[int, Running] = {}
         """By identity: a client may send one id twice."""
-        self._line: deque[_Running] = deque()
+        self._line: deque[Running] = deque()
         self._n_running = 0
         self._n_accepted = 0
         self._cleared = False
@@ -214,7 +111,7 @@ class Engine:
             raise EnginePausedError
         if len(self._calls) >= self._options.max_requests:
             raise EngineBusyError
-        running = _Running(call)
+        running = Running(call)
         self._calls[id(running)] = running
         try:
             output = await self._run(running)
@@ -227,7 +124,7 @@ class Engine:
         self._ended_tokens += len(output.token_ids)
         return output
 
-    async def _run(self, running: _Running) -> Output:
+    async def _run(self, running: Running) -> Output:
         while not self._resumed.is_set() and not running.aborted:
             await self._wait(running)
         if not running.aborted:
@@ -251,7 +148,7 @@ class Engine:
             await self._wait(running, None if frozen else left_s)
         return self._output(running, loop.time(), cached)
 
-    async def _take_place(self, running: _Running) -> None:
+    async def _take_place(self, running: Running) -> None:
         """Stand in line until there is a place and the engine samples."""
         running.accepted = True
         self._n_accepted += 1
@@ -264,7 +161,7 @@ class Engine:
                 return
             await self._wait(running)
 
-    async def _wait(self, running: _Running, timeout_s: float | None = None) -> None:
+    async def _wait(self, running: Running, timeout_s: float | None = None) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 await running.changed.wait()
@@ -279,7 +176,7 @@ class Engine:
             first.placed = True
             first.changed.set()
 
-    def _forget(self, running: _Running) -> None:
+    def _forget(self, running: Running) -> None:
         self._calls.pop(id(running), None)
         if running.placed:
             self._n_running -= 1
@@ -332,7 +229,7 @@ class Engine:
         times: np.ndarray = np.cumsum(steps)
         return times
 
-    def _output(self, running: _Running, now: float, cached: int) -> Output:
+    def _output(self, running: Running, now: float, cached: int) -> Output:
         call = running.call
         n_out = running.tokens_out(now) if running.aborted else len(running.ids)
         whole = n_out == len(running.ids)

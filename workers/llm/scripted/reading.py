@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.messages import Sampling
-from workers.llm.scripted.engine import Call
+from workers.llm.scripted.call import Call
 from workers.llm.scripted.http import BadRequestError, Body
 from workers.llm.scripted.options import ServerOptions
 from workers.llm.tokenizer import Tokenizer

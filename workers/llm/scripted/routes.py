@@ -7,7 +7,8 @@ from typing import Protocol
 
 from aiohttp import web
 
-from workers.llm.scripted.engine import Call, Engine, Output
+from workers.llm.scripted.call import Call, Output
+from workers.llm.scripted.engine import Engine
 from workers.llm.scripted.faults import Corruption
 from workers.llm.scripted.http import Body
 from workers.llm.scripted.options import ServerOptions

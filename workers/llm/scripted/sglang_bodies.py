@@ -5,7 +5,7 @@ Like SGLang, unknown fields are ignored; a budget beyond the context is refused.
 
 from __future__ import annotations
 
-from workers.llm.scripted.engine import Call, Output
+from workers.llm.scripted.call import Call, Output
 from workers.llm.scripted.http import BadRequestError, Body
 from workers.llm.scripted.options import ServerOptions
 from workers.llm.scripted.reading import read_call

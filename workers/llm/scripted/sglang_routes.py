@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from workers.llm.scripted.engine import Call, Output
+from workers.llm.scripted.call import Call, Output
 from workers.llm.scripted.faults import Corruption
 from workers.llm.scripted.http import BadRequestError, Body, answer_json, read_object, text_in
 from workers.llm.scripted.routes import Handler, Host

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.engines.vllm import COMPLETIONS_PREFIX, GENERATE_PREFIX
-from workers.llm.scripted.engine import Call, Output
+from workers.llm.scripted.call import Call, Output
 from workers.llm.scripted.http import BadRequestError, Body
 from workers.llm.scripted.options import ServerOptions, WireVersion
 from workers.llm.scripted.reading import read_call

@@ -7,7 +7,7 @@ from typing import get_args
 from aiohttp import web
 
 from pipeline.engines.control import PauseMode
-from workers.llm.scripted.engine import Call, Output
+from workers.llm.scripted.call import Call, Output
 from workers.llm.scripted.faults import Corruption
 from workers.llm.scripted.http import BadRequestError, Body, answer_json, read_object, text_in, texts_in
 from workers.llm.scripted.routes import Handler, Host

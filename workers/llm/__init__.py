@@ -6,8 +6,10 @@
     tokenizer         text to ids and back (package)
 
 What a server can do and how it is asked is a `Wire` (`wire.py`, `vllm.py`, `sglang.py`); `vllm_wire.py` and `sglang_wire.py` build and
-read bodies, `validate.py` decides what is believed, `calls.py` is what calls of all kinds share. `chatml.py` holds the fixed texts of the
-ChatML family.
+read bodies, `validate.py` decides what is believed, `calls.py` is what calls of all kinds share. `chatml.py` and `llama3.py` hold the fixed
+texts of their families.
+Whether recorded logprobs are those of a server's weights is asked by `teacher_forcing.py` (`scoring_plan.py`, `scoring_wire.py`) and judged
+by `logprob_distance.py`; `ratio.py` says which records bias a trainer's ratio.
 HTTP, its errors and the control of engines are in `pipeline/engines`, since trainers need them too. Nothing here knows Redis.
 """
 

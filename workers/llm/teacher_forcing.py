@@ -1,19 +1,8 @@
 """Recorded logprobs recomputed by teacher forcing: a server is given the recorded ids and says how probable each sampled token is.
 
-The recomputed logprob must be of the distribution that the recorded one is of:
-
-    the turn's mode   of which distribution its logprobs are     how it is asked for (`scoring_wire.py`)
-    raw               the model's own                            as a prompt's tokens, one call a segment
-    scaled            after temperature                          one call a token with that temperature, in mode scaled or processed
-    processed         after temperature, top-p, top-k, min-p     one call a token with all of them, in mode processed
-
-At temperature 1 and with nothing cut all three are the model's own, and so they are when sampling was greedy. SGLang is asked one token a
-call throughout.
-
-Only tokens of spans whose version is the one that the server holds are compared; its label is asked before and after. Not comparable,
-and counted as such: other versions; penalties, raw mode apart, since they depend on what was sampled in the call; a distribution that the
-server's mode does not show; the last token of a context that is full. Prefix caches are not trusted: what asks for a prompt's tokens reads
-none, and the rest has a salt of its own.
+What is asked for, and what cannot be, is `scoring_plan.py`; in which words, `scoring_wire.py`. Only tokens of the weights that the server
+holds are compared; its label is asked before and after. Prefix caches are not trusted: what asks for a prompt's tokens reads none, and the
+rest has a salt of its own.
 
 Legend for array shapes: T tokens of one segment.
 """
@@ -23,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -38,6 +26,7 @@ from workers.llm import scoring_wire as wire
 from workers.llm.backend import Caps
 from workers.llm.connect import connect_backend
 from workers.llm.logprob_distance import F64, Distances
+from workers.llm.scoring_plan import plan_of
 from workers.llm.wire import Body
 
 CALL_TIMEOUT_S = 300.0
@@ -117,10 +106,10 @@ class TeacherForcing:
             ModelError: no answer to be believed, or the weights changed meanwhile (`VersionMoved`).
         """
         caps, version = await self.caps(), await self.version()
-        whole, single, skipped = _plan(trajectory, caps, version)
+        plan = plan_of(trajectory, caps, version)
         logprobs_T = tuple(np.full(len(segment.token_ids), math.nan) for segment in trajectory.segments)
 
-        async def segment_at_once(index: int, places: list[int]) -> None:
+        async def segment_at_once(index: int, places: Sequence[int]) -> None:
             ids = trajectory.segments[index].token_ids[: places[-1] + 1].tolist()
             found = await self._ask(caps, lambda name: wire.prompt_body(caps, ids, name, self._salt))
             logprobs = wire.read_prompt(caps, found, ids)
@@ -135,15 +124,15 @@ class TeacherForcing:
 
         try:
             async with asyncio.TaskGroup() as asking:
-                for index, places in whole.items():
+                for index, places in plan.at_once.items():
                     asking.create_task(segment_at_once(index, places), name=f"score segment {index}")
-                for index, place, sampling in single:
+                for index, place, sampling in plan.one_by_one:
                     asking.create_task(one_token(index, place, sampling), name=f"score token {place} of segment {index}")
         except* ModelError as errors:
             raise _first_of(errors) from None
         if (after := await self.version()) != version:
             raise VersionMoved(self._backend.url, version, after)
-        return Recomputed(logprobs_T=logprobs_T, skipped=skipped)
+        return Recomputed(logprobs_T=logprobs_T, skipped=plan.skipped)
 
     async def _ask(self, caps: Caps, body: Callable[[str], Body]) -> object:
         path = wire.PATHS[caps.endpoint]
@@ -169,11 +158,6 @@ def distances(trajectory: Trajectory, recomputed: Recomputed) -> Distances:
     )
 
 
-def holds(label: str, version: str) -> bool:
-    """Whether the label of an engine's weights is that version; an engine's label may have its run in front, as in `swe-7b/1.5`."""
-    return bool(version) and (label == version or label.endswith(f"/{version}"))
-
-
 def _first(turn: Turn) -> int:
     return turn.start
 
@@ -185,59 +169,6 @@ def _last(turn: Turn) -> int:
 def _compared(d_D: F64) -> F64:
     found: F64 = d_D[~np.isnan(d_D)]
     return found
-
-
-def _plan(
-    trajectory: Trajectory, caps: Caps, version: str
-) -> tuple[dict[int, list[int]], list[tuple[int, int, Sampling]], Mapping[str, int]]:
-    """Places to be asked for by segment, single tokens with their sampling, and what cannot be asked."""
-    whole: dict[int, list[int]] = {}
-    single: list[tuple[int, int, Sampling]] = []
-    skipped: Counter[str] = Counter()
-    for turn in trajectory.turns:
-        if turn.end == turn.start:
-            continue
-        way, sampling = _way(turn, caps)
-        comparable = np.zeros(turn.end, dtype=bool)
-        for span in trajectory.segments[turn.segment].versions:
-            if holds(version, span.version):
-                comparable[span.start : span.end] = True
-        for place in range(turn.start, turn.end):
-            if not comparable[place]:
-                skipped["another version"] += 1
-            elif place + (way == AT_ONCE) >= caps.max_model_len:
-                skipped["the context is full"] += 1
-            elif way == AT_ONCE:
-                whole.setdefault(turn.segment, []).append(place)
-            elif way == ONE_BY_ONE:
-                single.append((turn.segment, place, sampling))
-            else:
-                skipped[way] += 1
-    return whole, single, skipped
-
-
-AT_ONCE, ONE_BY_ONE = "at once", "one by one"
-PLAIN = Sampling(max_tokens=1)
-"""Leaves the model's distribution as it is."""
-
-
-def _way(turn: Turn, caps: Caps) -> tuple[str, Sampling]:
-    """How the logprobs of a turn are asked for, or why they cannot be; and the sampling to ask with."""
-    mode, sampling = turn.logprobs_mode, replace(turn.sampling, max_tokens=1)
-    if mode == "raw":
-        sampling = PLAIN
-    elif sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0:
-        return f"{mode} with penalties", sampling
-    elif sampling.temperature == 0:
-        sampling = PLAIN
-    elif mode == "scaled":
-        sampling = replace(PLAIN, temperature=sampling.temperature)
-    if sampling == PLAIN:
-        return (ONE_BY_ONE if caps.endpoint == "sglang" else AT_ONCE), sampling
-    is_cut = sampling != replace(PLAIN, temperature=sampling.temperature)
-    if caps.logprobs_mode == "processed" or (caps.logprobs_mode == "scaled" and not is_cut):
-        return ONE_BY_ONE, sampling
-    return f"{mode}, and the server says {caps.logprobs_mode} ones", sampling
 
 
 def _first_of(errors: BaseExceptionGroup[ModelError]) -> ModelError:

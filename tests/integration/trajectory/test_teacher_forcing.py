@@ -18,8 +18,9 @@ from workers.agent.invariants import faults_of
 from workers.llm import HttpBackend, connect_backend
 from workers.llm.backend import LogprobsMode
 from workers.llm.logprob_distance import TOLERANCES, beyond, summary_of
+from workers.llm.scoring_plan import holds
 from workers.llm.scripted import ScriptedServer, ServerOptions
-from workers.llm.teacher_forcing import TeacherForcing, VersionMoved, distances, holds
+from workers.llm.teacher_forcing import TeacherForcing, VersionMoved, distances
 
 WIRES: dict[str, tuple[ServerOptions, tuple[LogprobsMode, ...]]] = {
     "generate-0.32": (ServerOptions(wire="0.32"), ("raw", "processed")),

@@ -105,8 +105,6 @@ class Caps:
     """Whether a call that arrived during a pause can be aborted before the pause ends."""
     echo: Echo = "ids"
     """How an answer shows that the prompt was read as it was sent: by its ids, or only by how many they were."""
-    honours_seed: bool = True
-    """Whether equal seeds give equal samples."""
 
     @property
     def kind(self) -> EngineKind:

@@ -84,7 +84,6 @@ async def find_sglang(http: Exchange, model: str) -> SglangWire:
         can_pause=ready_to_pause,
         rejects_while_paused=False,
         echo=plain.echo,
-        honours_seed=server.get("enable_deterministic_inference") is True,
         aborts_while_paused=False,
     )
     return SglangWire(http, caps)

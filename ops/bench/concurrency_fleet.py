@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ops.bench.engine_model import Engine, EngineCall
+from ops.bench.concurrency_engine import Engine, EngineCall
 from workers.stages.concurrency import ConcurrencyLimit, Everybody, Places
 
 TICK_S = 0.1
@@ -32,7 +32,7 @@ class SimTurn:
 class Work:
     """What the jobs are like; lengths are lognormal around these medians."""
 
-    groups: int = 48
+    groups: int
     n: int = 8
     prompt_tokens: float = 800
     turns: tuple[int, int] = (2, 9)
@@ -128,7 +128,7 @@ class SimFleet:
         self._seen_s = 0.0
         self._loads = [engine.load(0.0) for engine in self.engines]
 
-    def run(self, until_s: float = 20_000.0, each_look: Callable[[SimFleet], None] | None = None) -> Outcome:
+    def run(self, until_s: float, each_look: Callable[[SimFleet], None] | None = None) -> Outcome:
         """Until all jobs have ended, or the time is over."""
         tick = 0
         while self._jobs_left and self.now_s < until_s:

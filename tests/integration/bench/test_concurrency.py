@@ -16,7 +16,7 @@ from ops.bench.concurrency_bench import (
     steady_swing,
     swing,
 )
-from ops.bench.engine_model import Engine, EngineCall
+from ops.bench.concurrency_engine import Engine, EngineCall
 
 pytestmark = pytest.mark.slow
 

@@ -1,8 +1,9 @@
-"""A model of inference engines with continuous batching, by a virtual clock, for measuring what decides how many calls they get.
+"""A model of one inference engine for concurrency: continuous batching in a bounded KV cache, by a virtual clock.
 
 What is modelled, since concurrency acts by it: a step takes longer with more calls, but less than in proportion; a call occupies KV cache
 for its whole context; when that is full the call that came last is preempted and computed again later; the prefix of a call that ended
-stays cached until others need the room; prefill takes the engine's time from all. What is not: blocks, chunks, prefixes shared by a group.
+stays cached until others need the room; prefill takes the engine's time from all. What is not: blocks, chunks, prefixes shared by a group,
+by which routing acts (`routing_engine.py`). Both run at the same speeds.
 """
 
 from __future__ import annotations
@@ -10,18 +11,16 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
+from ops.bench.routing_engine import PREFILL_TOKENS_S, STEP_S, STEP_S_A_CALL
 from workers.stages.concurrency import ServerLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineShape:
-    """One engine; the figures are those of a 7B model on one device, with a tenth of its KV cache, so that jobs are short."""
+    """What bounds one engine. Its KV cache is a tenth of what a 7B model has on one device, so that jobs are short."""
 
     max_running: int = 256
-    kv_tokens: int = 60_000
-    step_s: float = 0.020
-    step_s_a_call: float = 0.0003
-    prefill_tokens_s: float = 8_000.0
+    kv_tokens: int
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +39,7 @@ class Engine:
     """One server."""
 
     name: str
-    shape: EngineShape = field(default_factory=EngineShape)
+    shape: EngineShape
     running: list[EngineCall] = field(default_factory=list)
     """In the order of admission."""
     waiting: deque[EngineCall] = field(default_factory=deque)
@@ -87,7 +86,7 @@ class Engine:
             self._debt_s = max(0.0, -free_s)
             return []
         self._debt_s = 0.0
-        tokens = free_s / (self.shape.step_s + self.shape.step_s_a_call * len(self.running))
+        tokens = free_s / (STEP_S + STEP_S_A_CALL * len(self.running))
         ended = []
         for call in self.running:
             said = min(tokens, call.left)
@@ -112,7 +111,7 @@ class Engine:
             self.waiting.popleft()
             missing = call.context - min(call.context, self._cached.pop(call.job, 0.0))
             self.prefilled += missing
-            spent_s += missing / self.shape.prefill_tokens_s
+            spent_s += missing / PREFILL_TOKENS_S
             used += call.context
             self.running.append(call)
         self._evict(used)

@@ -1,5 +1,4 @@
-"""Routing in virtual time: the pool's own scripts on a private Redis, against the original's heap of counts, round robin and consistent
-hashing.
+"""Routing in virtual time: the pool's own scripts on a private Redis, against a heap of counts, round robin and consistent hashing.
 
 Same jobs for all, several seeds, four scenes: nothing happens; a fourth server joins; one of four dies; all rise one after the other, and
 the first has all jobs by then. Ratios are of one run of this program.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect
 from collections import Counter
+from functools import cache
 from hashlib import blake2b
 from typing import Protocol
 
@@ -92,7 +93,7 @@ class _Local:
 
 
 class CountHeap(_Local):
-    """As the original does: a heap of how often each was assigned, never decremented; a new one begins at 0, a dead one stays."""
+    """A heap of how often each server was assigned: nothing is taken back when a job ends, a new one begins at 0, a dead one stays."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,5 +182,6 @@ class Pool:
         return Call(self._of[job.number], f"{job.name}.call")
 
 
+@cache
 def _place(word: str) -> int:
     return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "big")

@@ -67,9 +67,7 @@ async def measure(say: Callable[[str], None], contexts: tuple[int, ...], rounds:
             await _until_there(backend, children)
             for number in range(rounds + 1):
                 if not number % LONG_EACH:
-                    say(
-                        f"round {number} of {rounds}: contexts of {', '.join(f'{context:,}' for context in contexts)} tokens and the proxy"
-                    )
+                    say(f"round {number} of {rounds}: contexts of {', '.join(f'{context:,}' for context in contexts)} tokens and the proxy")
                 for context, dialogue in dialogues.items():
                     if context > COMPARED_AT and number % LONG_EACH:
                         continue

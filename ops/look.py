@@ -10,9 +10,9 @@ import redis
 from pipeline.inference_pool import read_places
 from pipeline.keys import Keys
 from pipeline.messages import Stage
-from pipeline.redis_client import AsyncClient, ask
+from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.settings import QueueSettings
-from pipeline.supervisor.run_account import StepAccount, read_steps, redis_now_ms, texts, tokens_by_fate
+from pipeline.supervisor.run_account import StepAccount, read_steps, texts, tokens_by_fate
 
 
 @dataclass(slots=True)

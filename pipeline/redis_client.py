@@ -126,6 +126,12 @@ async def ask(client: AsyncClient, *words: str | int | float | bytes, **options:
         raise broker_error(error) from error
 
 
+async def redis_now_ms(client: AsyncClient) -> int:
+    """The clock that all times in Redis are of."""
+    seconds, micros = await ask(client, "TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
 async def execute(client: AsyncClient, *words: str | int | float | bytes, **options: bool) -> Any:
     """One command, with redis-py's own errors. A cancel of the calling task is never lost in it."""
     with cancel_is_kept():

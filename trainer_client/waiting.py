@@ -16,9 +16,9 @@ from pipeline.errors import BrokerError
 from pipeline.inference_pool import InferencePool, why_waiting
 from pipeline.keys import VALIDATION_LANE, Keys, validation_serial
 from pipeline.messages import Stage
-from pipeline.redis_client import AsyncClient, ask
+from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.supervisor.actions import Verdict
-from pipeline.supervisor.run_account import redis_now_ms, texts
+from pipeline.supervisor.run_account import texts
 from trainer_client.contact import Contact
 from trainer_client.inbox import Inbox
 

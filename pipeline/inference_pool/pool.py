@@ -21,7 +21,7 @@ from pipeline.inference_pool.records import (
 )
 from pipeline.inference_pool.state import read_state
 from pipeline.keys import Keys
-from pipeline.redis_client import AsyncClient, ask
+from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.scripts.replies import text
 from pipeline.scripts.runner import Arg, ScriptRunner
 
@@ -89,22 +89,20 @@ class InferencePool:
 
     async def sign(self, run: str) -> Sign:
         """Whether something changed that calls of the run may wait for. Cheap: asked again and again while somebody waits."""
-        seconds, micros = await ask(self._client, "TIME")
+        now_ms = await redis_now_ms(self._client)
         fields = ("rev", "pause", "pause.until", "pause.mode", "pause.why")
         rev, pause, until_ms, mode, why = await ask(self._client, "HMGET", self._keys.pool_run(run), *fields)
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
         is_paused = pause is not None and int(until_ms or 0) > now_ms
         return Sign(int(rev or 0), is_paused, is_paused and mode != b"keep" and why != b"away")
 
     async def silent_s(self, run: str, urls: Sequence[str]) -> dict[str, float]:
         """For how many seconds those servers of `urls` that are down have answered no look."""
-        seconds, micros = await ask(self._client, "TIME")
-        now_s = int(seconds) + int(micros) / 1e6
+        now_ms = await redis_now_ms(self._client)
         found: dict[str, float] = {}
         for url in urls:
             alive, failing_ms = await ask(self._client, "HMGET", self._keys.pool_server(run, url), "alive", "failing")
             if alive == b"0" and failing_ms is not None:
-                found[url] = now_s - int(failing_ms) / 1000
+                found[url] = (now_ms - int(failing_ms)) / 1000
         return found
 
     # ---- assignments

@@ -12,13 +12,12 @@ from typing import cast
 from pipeline.inference_pool.labels import AllowedLabels, is_updating
 from pipeline.inference_pool.records import ControlledBy, Pause, PoolState, ServerState, Standing
 from pipeline.keys import Keys
-from pipeline.redis_client import AsyncClient, ask
+from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 
 
 async def read_state(client: AsyncClient, keys: Keys, run: str) -> PoolState:
     """The state of a run. Not one moment: servers are read one by one."""
-    seconds, micros = await ask(client, "TIME")
-    now_ms = int(seconds) * 1000 + int(micros) // 1000
+    now_ms = await redis_now_ms(client)
     fields = _texts(await ask(client, "HGETALL", keys.pool_run(run)))
     urls = sorted(url.decode() for url in await ask(client, "SMEMBERS", keys.pool_servers(run)))
     pause = _pause(fields)

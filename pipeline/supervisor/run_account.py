@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.keys import Keys
-from pipeline.redis_client import AsyncClient, ask
+from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.supervisor.monitors import Health, LengthBias, Starvation, length_bias, read_starvation, read_window
 from pipeline.supervisor.token_fates import TokenFate
 
@@ -139,12 +139,6 @@ def _until_now(first: Mapping[str, str], head: Mapping[str, str], now_ms: int) -
         name = f"short.{head['short']}"
         fields[name] = str(int(fields.get(name) or 0) + max(0, now_ms - int(head.get("short.t") or now_ms)))
     return read_starvation(fields, watched_ms=now_ms - int(first.get("front") or first["t"]))
-
-
-async def redis_now_ms(client: AsyncClient) -> int:
-    """The clock that all times in Redis are of."""
-    seconds, micros = await ask(client, "TIME")
-    return int(seconds) * 1000 + int(micros) // 1000
 
 
 def texts(flat: Mapping[bytes, bytes] | Sequence[bytes]) -> dict[str, str]:

@@ -6,10 +6,9 @@ import pytest
 
 from pipeline.errors import StaleIncarnation
 from pipeline.messages import Stage
-from pipeline.redis_client import ask
+from pipeline.redis_client import ask, redis_now_ms
 from pipeline.scripts.calls import new_nonce
 from pipeline.scripts.trainer_calls import TrainerScripts
-from pipeline.supervisor.run_account import redis_now_ms
 from pipeline.testing import a_group, a_unit, wait_until
 
 from .conftest import Run

@@ -13,10 +13,9 @@ from pipeline.errors import BrokerMisused, DamagedBody, InvalidRequest, QueueFul
 from pipeline.inference_pool import InferencePool, Server
 from pipeline.keys import Keys, shard_of
 from pipeline.messages import CancelReason, Outcome
-from pipeline.redis_client import AsyncClient, ask
+from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
-from pipeline.supervisor.run_account import redis_now_ms
 from pipeline.testing import a_trajectory, wait_until
 from tests.integration.trainer_client.pump import Pump, pumping, trajectory_of
 from trainer_client import BodyMissing, ClientClosed, JobRequest, WaitTimeout, connect

@@ -12,9 +12,8 @@ import pytest
 from pipeline.keys import Keys
 from pipeline.messages import Stage, Trajectory
 from pipeline.process import Shutdown
-from pipeline.redis_client import AsyncClient
+from pipeline.redis_client import AsyncClient, redis_now_ms
 from pipeline.settings import QueueSettings
-from pipeline.supervisor.run_account import redis_now_ms
 from pipeline.testing import QueueAudit, wait_until
 from tests.integration.weight_update.engines import Engines, logprobs_of
 from tests.integration.weight_update.loading import load, weights_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
@@ -31,12 +32,12 @@ def files_of(source: str) -> list[Path] | None:
         NothingThere: it is written as a file, a folder or a pattern, and there is none.
     """
     path = Path(source)
-    if path.is_dir():
+    if os.path.isdir(source):  # False, too, for what no file can be called, such as a long id
         found = sorted(path.glob(f"*{SUFFIX}"))
         if not found:
             raise NothingThere(f"{source}: no file *{SUFFIX} in this folder; rollstream trajectory save writes them")
         return found
-    if path.exists():
+    if os.path.exists(source):
         return [path]
     if glob.has_magic(source):
         matches = sorted(Path(match) for match in glob.glob(source))

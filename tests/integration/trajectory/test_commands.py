@@ -258,10 +258,12 @@ async def deltas() -> list[TurnDelta]:
     return found
 
 
-async def test_a_job_that_is_not_known_ends_with_2(run: Run) -> None:
-    said = await run("show", "run1.nobody")
+@pytest.mark.parametrize("job", ["run1.nobody", f"run1.{'x' * 300}"])
+async def test_a_job_that_is_not_known_ends_with_2(run: Run, job: str) -> None:
+    """Of an id that no file can be called, too: looking for the file ended in a traceback."""
+    said = await run("show", job)
 
-    assert (said.code, "no job 'run1.nobody'" in said.err) == (2, True)
+    assert (said.code, f"no job '{job}'" in said.err) == (2, True)
 
 
 # ---- against a server

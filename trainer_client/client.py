@@ -113,7 +113,6 @@ class Run:
         """The model servers of the run."""
         self._updates = Updates(
             run,
-            incarnation,
             new_pause=lambda: RunPause(settings, keys, client, self._trainer_scripts, self._calls, run, incarnation),
             check_number=self._check_version,
             set_version=self._version.set,

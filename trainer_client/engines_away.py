@@ -24,9 +24,9 @@ MARK_WITHIN_S = 30.0
 
 
 @asynccontextmanager
-async def away(pause: RunPause, *, run: str, mode: AwayMode, weights_kept: bool, api_key: str) -> AsyncIterator[None]:
+async def away(pause: RunPause, *, mode: AwayMode, weights_kept: bool, api_key: str) -> AsyncIterator[None]:
     """See `Run.engines_away`. The pause is not taken yet."""
-    updating = "" if weights_kept else updating_label(run, pause.holder)
+    updating = "" if weights_kept else updating_label(pause.run, pause.holder)
     try:
         found = await pause.take("leaving", mode)
         async with Engines(found, api_key) as engines:

@@ -52,8 +52,8 @@ class RunPause:
         self._pauses = PoolPauses(client, settings.namespace)
         self._scripts = scripts
         self._calls = calls
-        self._run = run
-        self._incarnation = incarnation
+        self.run = run
+        self.incarnation = incarnation
         self._lost: RollstreamError | None = None
         self._ends_s = 0.0
         """When the lease surely lives no longer, by the monotonic clock."""
@@ -73,7 +73,7 @@ class RunPause:
             PauseLost, StaleIncarnation
         """
         if self._lost is None and self.left_s <= 0:
-            self._lost = PauseLost(self._run, "")
+            self._lost = PauseLost(self.run, "")
         if self._lost is not None:
             raise self._lost
 
@@ -92,19 +92,19 @@ class RunPause:
             began_s = time.monotonic()
             try:
                 servers = await self._calls.make(
-                    self._pauses.take, self._run, self._incarnation, self.holder, why=why, mode=mode, to=to, lease_s=lease_s
+                    self._pauses.take, self.run, self.incarnation, self.holder, why=why, mode=mode, to=to, lease_s=lease_s
                 )
                 break
             except PauseHeld as held:
-                if not 0 < held.incarnation < self._incarnation:
+                if not 0 < held.incarnation < self.incarnation:
                     raise
-                log.info("waiting_for_the_lease_of_an_older_trainer", run=self._run, left_s=round(held.left_s, 1), what=str(held))
+                log.info("waiting_for_the_lease_of_an_older_trainer", run=self.run, left_s=round(held.left_s, 1), what=str(held))
                 await asyncio.sleep(min(OLDER_LOOK_S, max(0.01, held.left_s)))
         if self._thread is None:
             self._ends_s = began_s + lease_s
             self._thread = threading.Thread(target=self._keep, name=f"pause-{self.holder}", daemon=True)
             self._thread.start()
-            await self._calls.make(self._scripts.stand_still, self._run, self._incarnation, self.holder, lease_s=lease_s)
+            await self._calls.make(self._scripts.stand_still, self.run, self.incarnation, self.holder, lease_s=lease_s)
         return servers
 
     async def renew(self, labels: Mapping[str, str] | None = None) -> None:
@@ -115,13 +115,13 @@ class RunPause:
         """
         self.check()
         began_s = time.monotonic()
-        await self._calls.make(self._pauses.hold, self._run, self.holder, labels or {}, lease_s=self._settings.lease_s)
+        await self._calls.make(self._pauses.hold, self.run, self.holder, labels or {}, lease_s=self._settings.lease_s)
         self._ends_s = max(self._ends_s, began_s + self._settings.lease_s)
 
     async def in_flight(self, urls: list[str], *, abort: bool) -> dict[str, tuple[int, int]]:
         """See `PoolPauses.stop_calls`."""
         self.check()
-        return await self._calls.make(self._pauses.stop_calls, self._run, urls, abort=abort)
+        return await self._calls.make(self._pauses.stop_calls, self.run, urls, abort=abort)
 
     async def finish(self, done: str, *, label: str = "", labels: Mapping[str, str] | None = None, stays: bool = False) -> None:
         """What it was for is done: see `PoolPauses.resume`. Deadlines go on with `release`.
@@ -130,7 +130,7 @@ class RunPause:
             PauseLost
         """
         self.check()
-        await self._calls.make(self._pauses.resume, self._run, self.holder, done, label=label, labels=labels, stays=stays)
+        await self._calls.make(self._pauses.resume, self.run, self.holder, done, label=label, labels=labels, stays=stays)
         self._is_finished = not stays
 
     async def release(self) -> None:
@@ -140,13 +140,13 @@ class RunPause:
             return
         try:
             if not self._is_finished:
-                await self._calls.make(self._pauses.resume, self._run, self.holder, f"{self.holder}-end")
+                await self._calls.make(self._pauses.resume, self.run, self.holder, f"{self.holder}-end")
         except RollstreamError as error:
-            log.info("pause_runs_out", run=self._run, holder=self.holder, error=str(error))
+            log.info("pause_runs_out", run=self.run, holder=self.holder, error=str(error))
         try:
-            await self._calls.make(self._scripts.stand_still, self._run, self._incarnation, self.holder, lease_s=0)
+            await self._calls.make(self._scripts.stand_still, self.run, self.incarnation, self.holder, lease_s=0)
         except RollstreamError as error:
-            log.info("deadlines_go_on_with_the_lease", run=self._run, holder=self.holder, error=str(error))
+            log.info("deadlines_go_on_with_the_lease", run=self.run, holder=self.holder, error=str(error))
 
     # ---- the thread
 
@@ -162,19 +162,19 @@ class RunPause:
                         return
                     wait_s = period_s
                 except (BrokerError, redis.RedisError, OSError) as error:
-                    log.warning("pause_not_renewed", run=self._run, left_s=round(self.left_s, 1), error=str(error))
+                    log.warning("pause_not_renewed", run=self.run, left_s=round(self.left_s, 1), error=str(error))
                     wait_s = min(period_s, UNREACHABLE_PAUSE_S)
 
     def _renew(self, pool: ThreadScriptRunner, shard: ThreadScriptRunner) -> bool:
         lease_ms, began_s = int(self._settings.lease_s * 1000), time.monotonic()
-        reply = pool("pool_hold", self._run, self.holder, lease_ms)
+        reply = pool("pool_hold", self.run, self.holder, lease_ms)
         if reply[0] != b"ok":
             # also what answers the last renewal of a pause that has just been ended
-            self._lost = self._lost or PauseLost(self._run, text(reply[1]))
+            self._lost = self._lost or PauseLost(self.run, text(reply[1]))
             return False
         self._ends_s = began_s + self._settings.lease_s
-        reply = shard("stand_still", self._run, self._incarnation, self.holder, lease_ms)
+        reply = shard("stand_still", self.run, self.incarnation, self.holder, lease_ms)
         if reply[0] == b"stale":
-            self._lost = self._lost or StaleIncarnation(self._run, self._incarnation, text(reply[1]))
+            self._lost = self._lost or StaleIncarnation(self.run, self.incarnation, text(reply[1]))
             return False
         return True

@@ -28,7 +28,6 @@ class Updates:
     def __init__(
         self,
         run: str,
-        incarnation: int,
         *,
         new_pause: Callable[[], RunPause],
         check_number: Callable[[int], None],
@@ -37,7 +36,6 @@ class Updates:
         api_key: Callable[[], str],
     ) -> None:
         self._run = run
-        self._incarnation = incarnation
         self._new_pause = new_pause
         self._check_number = check_number
         self._set_version = set_version
@@ -68,8 +66,6 @@ class Updates:
         try:
             async with update_weights(
                 self._away or self._new_pause(),
-                run=self._run,
-                incarnation=self._incarnation,
                 number=number,
                 mode=mode,
                 api_key=self._api_key(),
@@ -87,7 +83,7 @@ class Updates:
             raise PauseHeld(self._run, self._busy)
         self._busy, pause = "away", self._new_pause()
         try:
-            async with away(pause, run=self._run, mode=mode, weights_kept=weights_kept, api_key=self._api_key()):
+            async with away(pause, mode=mode, weights_kept=weights_kept, api_key=self._api_key()):
                 self._away = pause
                 try:
                     yield

@@ -44,8 +44,6 @@ LABEL_WITHIN_S = 30.0
 async def update_weights(
     pause: RunPause,
     *,
-    run: str,
-    incarnation: int,
     number: int,
     mode: UpdateMode,
     api_key: str,
@@ -60,11 +58,11 @@ async def update_weights(
         set_version: makes the number the policy version of the run, in its shard.
         drop: takes servers from the run.
     """
-    update = _Update(pause, run, f"{incarnation}.{number}", label_of(run, incarnation, number), mode, is_inside, drop)
+    update = _Update(pause, number, mode, is_inside, drop)
     try:
         found = await pause.take("away" if is_inside else "update", mode, update.label)
         if not found:
-            raise InvalidRequest(f"run {run!r} has no servers of its own to update: run.servers.attach(urls)", field="servers")
+            raise InvalidRequest(f"run {pause.run!r} has no servers of its own to update: run.servers.attach(urls)", field="servers")
         async with Engines(found, api_key) as engines:
             servers = await update.enter(engines)
             try:
@@ -83,22 +81,20 @@ class _Update:
     def __init__(
         self,
         pause: RunPause,
-        run: str,
-        version: str,
-        label: str,
+        number: int,
         mode: UpdateMode,
         is_inside: bool,
         drop: Callable[[Sequence[str]], Awaitable[object]],
     ) -> None:
-        self.label = label
+        self.label = label_of(pause.run, pause.incarnation, number)
         self._pause = pause
-        self._run = run
-        self._version = version
+        self._run = pause.run
+        self._version = f"{pause.incarnation}.{number}"
         self._mode: UpdateMode = mode
         self._is_inside = is_inside
         self._drop = drop
-        self._updating = updating_label(run, pause.holder)
-        self._done = f"{pause.holder}/{version}/{secrets.token_hex(4)}"
+        self._updating = updating_label(pause.run, pause.holder)
+        self._done = f"{pause.holder}/{self._version}/{secrets.token_hex(4)}"
 
     async def enter(self, engines: Engines) -> ServersToLoad:
         """Steps 2 and 3: the engines stand, and no old label is on them any more.

@@ -6,13 +6,12 @@ connection broke, when a look went wrong, and when a route is not there.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from pipeline.engines.control import EngineControl, EngineKind, Health, PauseMode
-from pipeline.engines.errors import InvalidResponse, ModelError, Unsupported
+from pipeline.engines.control import EngineControl, EngineKind, Health, PauseMode, looked
+from pipeline.engines.errors import InvalidResponse, Unsupported
 from pipeline.engines.exchange import Exchange, together
 from pipeline.engines.sglang import SglangControl, model_info
 from pipeline.engines.vllm import VllmControl
@@ -80,13 +79,7 @@ class _FoundControl:
         return await self._through(lambda control: control.abort(names))
 
     async def health(self) -> Health:
-        try:
-            async with asyncio.timeout(LOOK_TIMEOUT_S):
-                health = await self._through(lambda control: control.health())
-        except TimeoutError:
-            return Health(alive=False, detail=f"no answer within {LOOK_TIMEOUT_S:g} s")
-        except ModelError as error:
-            return Health(alive=False, detail=str(error))
+        health = await looked(self._through(lambda control: control.health()), kind="", within_s=LOOK_TIMEOUT_S)
         if not health.alive:
             self._found = None
         return health

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from pipeline.engines.errors import ModelError
 
 EngineKind = Literal["vllm", "sglang"]
 PauseMode = Literal["keep", "abort", "wait"]
@@ -73,3 +76,14 @@ class EngineControl(Protocol):
     async def health(self) -> Health:
         """One look; an unreachable server is an answer, not an error."""
         ...
+
+
+async def looked(look: Awaitable[Health], *, kind: EngineKind | Literal[""], within_s: float) -> Health:
+    """A look whose end is an answer, whatever it is: also an error, and no answer in time."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await look
+    except TimeoutError:
+        return Health(alive=False, kind=kind, detail=f"no answer within {within_s:g} s")
+    except ModelError as error:
+        return Health(alive=False, kind=kind, detail=str(error))

@@ -24,8 +24,8 @@ from typing import Any
 
 import orjson
 
-from pipeline.engines.control import HEALTH_TIMEOUT_S, Health, PauseMode
-from pipeline.engines.errors import InvalidResponse, ModelError, Refused, Retryable, Unsupported
+from pipeline.engines.control import HEALTH_TIMEOUT_S, Health, PauseMode, looked
+from pipeline.engines.errors import InvalidResponse, Refused, Retryable, Unsupported
 from pipeline.engines.exchange import ABSENT, CONTROL_TIMEOUT_S, Exchange, together
 from pipeline.engines.metrics import samples_of
 
@@ -104,14 +104,11 @@ class SglangControl:
         A server that is not ready counts as paused, also while it starts: it takes calls later. One without `/ready` (before 0.5.21) does
         not say, nor does one before 0.5.19 say when it started: a restart shows in the label, which is that of its command line again.
         """
-        try:
-            async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                info, ready, (running, waiting, kv_used) = await together(model_info(self._http), self._is_ready(), self._load())
-                version, started = _label_of(info, self.url), await self._start()
-        except TimeoutError:
-            return Health(alive=False, kind="sglang", detail=f"no answer within {HEALTH_TIMEOUT_S:g} s")
-        except ModelError as error:
-            return Health(alive=False, kind="sglang", detail=str(error))
+        return await looked(self._look(), kind="sglang", within_s=HEALTH_TIMEOUT_S)
+
+    async def _look(self) -> Health:
+        info, ready, (running, waiting, kv_used) = await together(model_info(self._http), self._is_ready(), self._load())
+        version, started = _label_of(info, self.url), await self._start()
         return Health(
             alive=True,
             kind="sglang",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from pipeline.engines.control import HEALTH_TIMEOUT_S, Health, PauseMode
-from pipeline.engines.errors import InvalidResponse, ModelError, Refused, Unsupported
+from pipeline.engines.control import HEALTH_TIMEOUT_S, Health, PauseMode, looked
+from pipeline.engines.errors import InvalidResponse, Refused, Unsupported
 from pipeline.engines.exchange import ABSENT, CONTROL_TIMEOUT_S, Exchange, together
 from pipeline.engines.metrics import samples_of
 
@@ -73,21 +72,18 @@ class VllmControl:
 
         Anything but a 200 of `/health` within its time is `alive=False`, with what came as the detail.
         """
-        try:
-            async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                _, paused, version, page = await together(
-                    self._http.get("/health", parse=False),
-                    self._http.get_if_there("/is_paused"),
-                    self.version(),
-                    self._http.get_if_there("/metrics", parse=False),
-                )
-                samples = samples_of(page, (RUNNING, WAITING, KV_USED, STARTED))
-                if not samples[RUNNING] and await self._http.get_if_there("/version") is None:
-                    raise InvalidResponse("kind", "no vLLM answers here any more", server=self.url)
-        except TimeoutError:
-            return Health(alive=False, kind="vllm", detail=f"no answer within {HEALTH_TIMEOUT_S:g} s")
-        except ModelError as error:
-            return Health(alive=False, kind="vllm", detail=str(error))
+        return await looked(self._look(), kind="vllm", within_s=HEALTH_TIMEOUT_S)
+
+    async def _look(self) -> Health:
+        _, paused, version, page = await together(
+            self._http.get("/health", parse=False),
+            self._http.get_if_there("/is_paused"),
+            self.version(),
+            self._http.get_if_there("/metrics", parse=False),
+        )
+        samples = samples_of(page, (RUNNING, WAITING, KV_USED, STARTED))
+        if not samples[RUNNING] and await self._http.get_if_there("/version") is None:
+            raise InvalidResponse("kind", "no vLLM answers here any more", server=self.url)
         return Health(
             alive=True,
             kind="vllm",

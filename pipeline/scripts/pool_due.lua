@@ -30,6 +30,7 @@ for _, pair in ipairs(call('ZRANGEBYSCORE', P .. 'looks', '-inf', NOW, 'LIMIT', 
     unlink(server_key(run, url))
   elseif is_looked_at or #aborts > 0 then
     call('ZADD', P .. 'looks', NOW + tonumber(ARGV[1]), pair)
+    if is_looked_at then call('HSET', server_key(run, url), 'looking', NOW) end
     out[#out + 1] = {run, url, is_looked_at and '1' or '0', s.model or '', unpack(aborts)}
   else
     call('ZADD', P .. 'looks', NOW + tonumber(ARGV[3]), pair)

@@ -12,9 +12,12 @@ local run, url, alive = ARGV[1], ARGV[2], ARGV[4] == '1'
 local key, r = server_key(run, url), pool_run(run)
 local s = pool_server(run, url)
 if not s.state then return {'gone', 'gone', ''} end
--- the end of a pause asked for a new look, and nobody has taken that: what was seen is of before, when the engine was paused and had no label
-local due = call('ZSCORE', P .. 'looks', run .. ' ' .. url)
-if due and tonumber(due) == tonumber(call('HGET', pool_run_key(run), 'pause.over') or '0') then return {'up', 'up', ''} end
+-- a look that began before a pause ended saw an engine that was paused and bore no version: another one is due at once
+local began, over = call('HGET', key, 'looking'), call('HGET', pool_run_key(run), 'pause.over')
+if began and over and tonumber(began) <= tonumber(over) then
+  call('ZADD', P .. 'looks', 'XX', NOW, run .. ' ' .. url)
+  return {'up', 'up', ''}
+end
 call('ZADD', P .. 'looks', 'XX', NOW + tonumber(ARGV[3]), run .. ' ' .. url)
 if r.is_away then return {'up', 'up', ''} end
 local function standing(t) return s.state == 'gone' and 'gone' or t.alive == '0' and 'down' or not is_synced(r, t) and 'unsynced' or 'up' end

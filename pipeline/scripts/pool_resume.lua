@@ -22,7 +22,6 @@ for i = 6, #ARGV, 2 do
     keep(key, WEEK)
   end
 end
-for _, url in ipairs(call('SMEMBERS', servers_key(run))) do call('ZADD', P .. 'looks', 'XX', NOW, run .. ' ' .. url) end
 keep_run(run)
 pool_changed(run)
 return {'ok'}

@@ -16,6 +16,7 @@ for i, url in ipairs(urls) do
   local s = pool_server(run, url)
   s.url, s.key, s.load = url, leases_key(run, url), call('ZCOUNT', leases_key(run, url), NOW, '+inf')
   s.no = avoided[url] and 'avoided' or why_not(r, s)
+  s.no_new = s.no or (s.state ~= 'up' and s.state) or nil
   servers[i] = s
 end
 
@@ -38,14 +39,12 @@ local function choose(holder, model, group, pin)
   if #of_model == 0 then return nil, 'none' end
   if pin then
     local s = of_model[pin % #of_model + 1]
-    local no = s.no or (s.state ~= 'up' and s.state)
-    return not no and s or nil, no
+    return not s.no_new and s or nil, s.no_new
   end
   local total, count, best, why = 0, 0, nil, nil
   for _, s in ipairs(of_model) do
-    local no = s.no or (s.state ~= 'up' and s.state) or nil
-    if no then
-      why = why or no
+    if s.no_new then
+      why = why or s.no_new
     else
       total, count = total + s.load, count + 1
       if not best or s.load < best.load then best = s end
@@ -57,7 +56,7 @@ local function choose(holder, model, group, pin)
     local known = call('GET', P .. 'grp:' .. run .. ':' .. group)
     for url in string.gmatch(known or '', '%S+') do
       for _, s in ipairs(of_model) do
-        if s.url == url and not s.no and s.state == 'up' and s.load + 1 <= bound then return s end
+        if s.url == url and not s.no_new and s.load + 1 <= bound then return s end
       end
     end
     to_grp(group, known, best.url)
@@ -71,7 +70,7 @@ for i = first, #ARGV, 4 do
   local s, why = choose(holder, ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]))
   if s then
     s.load = s.load + call('ZADD', s.key, NOW + lease, holder)
-    call('PEXPIRE', s.key, lease * 2)
+    keep(s.key, lease * 2)
     keep(server_key(run, s.url), WEEK)
     keep(P .. 'holds:' .. s.url, WEEK)
     out[#out + 1], out[#out + 2] = s.url, s.ver or ''

@@ -14,11 +14,11 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import redis
 import structlog
@@ -29,6 +29,7 @@ from workers.stages.concurrency.control import Change, ConcurrencyLimit, Everybo
 from workers.stages.concurrency.places import Places
 
 log = structlog.get_logger(__name__)
+Answer = TypeVar("Answer")
 
 PERIOD_S = 1.0
 """As often as keepers look at servers."""
@@ -168,25 +169,24 @@ class Limiter:
                 if not len(pool.places) and self._monotonic() - pool.idle_since_s > REMEMBERED_S:
                     del self._pools[key]
                     self.on_room()
-                await self._look(pool, is_kept=key in self._pools)
+                    await self._ask(pool, self._pool.leave(pool.run, pool.model, self._who))
+                else:
+                    load = await self._ask(pool, self._pool.say(pool.run, pool.model, self._who, pool.said))
+                    pool.had_news = load is not None
+                    self.take_look(pool.run, pool.model, load)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._period_s if self._pools else None):
                     await self._came.wait()
 
-    async def _look(self, pool: _Pool, *, is_kept: bool) -> None:
-        load: RunLoad | None = None
+    async def _ask(self, pool: _Pool, question: Awaitable[Answer]) -> Answer | None:
+        """The answer; None when there was none, which is told once."""
         try:
-            if is_kept:
-                load = await self._pool.say(pool.run, pool.model, self._who, pool.said)
-            else:
-                await self._pool.leave(pool.run, pool.model, self._who)
+            return await question
         except (BrokerError, redis.RedisError, ValueError) as error:
             # ValueError: what stands in a server's hash is no number
             if pool.had_news:
                 log.warning("places_without_news", run=pool.run, model=pool.model, limit=pool.places.limit, error=str(error))
-        pool.had_news = load is not None
-        if is_kept:
-            self.take_look(pool.run, pool.model, load)
+            return None
 
     def take_look(self, run: str, model: str, load: RunLoad | None) -> Change | None:
         """Takes what was heard of a (run, model) into account; None = nothing was."""

@@ -53,6 +53,7 @@ class PoolCalls:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._assigns.close()
         await self._begins.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORD_S):

@@ -127,7 +127,7 @@ class Pause:
 
     holder: str
     why: str
-    """`update` or `away`."""
+    """`update`, `leaving` or `away`: see `pauses.PauseWhy`."""
     mode: str
     to: str
     """Label to come; empty = none."""

@@ -40,7 +40,8 @@ class Seen:
     alive: bool
     why: str = ""
     label: str = ""
-    paused: bool = False
+    paused: bool | None = False
+    """None = it does not say."""
     started: str = ""
     running: int = 0
     waiting: int = 0
@@ -74,8 +75,12 @@ class PoolLooks:
             found.append(DueLook(run, url, is_judged == "1", model, tuple(ids)))
         return found
 
-    async def looked(self, look: DueLook, seen: Seen, *, period_ms: int = PERIOD_MS) -> Looked:
-        """Says what was seen; the next look comes a period later."""
+    async def looked(self, look: DueLook, seen: Seen, *, period_ms: int = PERIOD_MS, went_on: bool = False) -> Looked:
+        """Says what was seen; the next look comes a period later.
+
+        Args:
+            went_on: the engine was just told to go on, which one that does not say that it is paused shows nowhere.
+        """
         was, now, act = await self._script(
             "pool_looked",
             look.run,
@@ -84,12 +89,13 @@ class PoolLooks:
             int(seen.alive),
             seen.why,
             seen.label,
-            int(seen.paused),
+            "" if seen.paused is None else int(seen.paused),
             seen.started,
             seen.running,
             seen.waiting,
             seen.kv_used,
             seen.kind,
+            int(went_on),
         )
         return Looked(text(was), text(now), act == b"resume")
 

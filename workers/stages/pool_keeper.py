@@ -118,7 +118,7 @@ class PoolKeeper:
             alive=health.alive,
             why=health.detail[:UNREACHABLE_MAX],
             label=health.version,
-            paused=health.paused,
+            paused=health.paused if health.tells_pause else None,
             started=health.started,
             running=health.running,
             waiting=health.waiting,
@@ -130,13 +130,17 @@ class PoolKeeper:
             level = log.info if looked.now == "up" else log.warning
             level("model_server", run=look.run, server=look.url, was=looked.was, now=looked.now, label=seen.label, why=seen.why)
         if looked.resume:
-            await self._resume(look, server)
+            await self._resume(look, server, seen)
 
-    async def _resume(self, look: DueLook, server: KeptServer) -> None:
+    async def _resume(self, look: DueLook, server: KeptServer, seen: Seen) -> None:
         try:
             await server.control.resume()
         except ModelError as error:
             log.warning("server_not_resumed", run=look.run, server=look.url, error=str(error)[:UNREACHABLE_MAX])
+            return
+        if seen.paused is None:
+            await self._looks.looked(look, seen, period_ms=self._period_ms, went_on=True)
+            log.info("server_told_to_go_on", run=look.run, server=look.url, why="it does not say whether an update left it paused")
             return
         log.warning(
             "server_resumed", run=look.run, server=look.url, why="an update that nobody holds had paused it, and its label is the run's"

@@ -5,7 +5,7 @@
 -- dies in between loses none. A server that left is forgotten when nothing of its run is left there. Nothing is judged while a run's engines are away.
 -- ARGV: ms that a look may take, most looks, ms until one is due that has nothing to do now, ms after which an abort that nobody could do is given up
 -- Returns per server {run, url, 1 when it is to be looked at, else only aborted, model, ids to abort...}.
-local out = {}
+local out, sweeps = {}, 1000 -- leases at most, that thousands which ran out together hold nobody up; those left have the next look
 -- The clock of Redis went back: nobody puts a look off for so long.
 for _, pair in ipairs(call('ZRANGEBYSCORE', P .. 'looks', NOW + tonumber(ARGV[1]) + 60000, '+inf', 'LIMIT', 0, tonumber(ARGV[2]))) do
   call('ZADD', P .. 'looks', NOW, pair)
@@ -14,7 +14,10 @@ for _, pair in ipairs(call('ZRANGEBYSCORE', P .. 'looks', '-inf', NOW, 'LIMIT', 
   local run, url = string.match(pair, '^(%S+) (.+)$')
   local s = hash(server_key(run, url), 'state', 'model')
   local key, aborts = leases_key(run, url), {}
-  for _, holder in ipairs(call('ZRANGEBYSCORE', key, '-inf', NOW)) do end_lease(run, url, holder) end
+  for _, holder in ipairs(call('ZRANGEBYSCORE', key, '-inf', NOW, 'LIMIT', 0, sweeps)) do
+    end_lease(run, url, holder)
+    sweeps = sweeps - 1
+  end
   local waiting = call('HGETALL', aborts_key(run, url))
   for i = 1, #waiting, 2 do
     if tonumber(waiting[i + 1]) < NOW - tonumber(ARGV[4]) then

@@ -12,9 +12,10 @@ local run, url, alive = ARGV[1], ARGV[2], ARGV[4] == '1'
 local key, r = server_key(run, url), pool_run(run)
 local s = pool_server(run, url)
 if not s.state then return {'gone', 'gone', ''} end
--- a look that began before a pause ended saw an engine that was paused and bore no version: another one is due at once
+-- a look that began before a pause ended saw an engine that was paused and bore no version: another one is due at once. An end that is yet to come was
+-- by a clock that went back since, and tells nothing.
 local began, over = call('HGET', key, 'looking'), call('HGET', pool_run_key(run), 'pause.over')
-if began and over and tonumber(began) <= tonumber(over) then
+if began and over and tonumber(began) <= tonumber(over) and tonumber(over) <= NOW then
   call('ZADD', P .. 'looks', 'XX', NOW, run .. ' ' .. url)
   return {'up', 'up', ''}
 end

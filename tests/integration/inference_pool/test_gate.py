@@ -238,6 +238,44 @@ async def test_servers_are_looked_at_though_the_clock_of_redis_went_back(
     assert await looks.due() == [], "a look that somebody has is his"
 
 
+async def test_a_look_is_believed_though_the_clock_of_redis_went_back_after_an_update(
+    pool: InferencePool, looks: PoolLooks, client: AsyncClient, settings: QueueSettings
+) -> None:
+    """By that clock each look began before the update ended, and for an hour none was believed: no server was ever down."""
+    await pool.attach(RUN, [A])
+    keys = Keys.of_pool(settings.namespace)
+    now_s, _ = await ask(client, "TIME")
+    await ask(client, "HSET", keys.pool_run(RUN), "pause.over", (int(now_s) + 3600) * 1000)
+    (its,) = await looks.due()
+
+    for _ in range(2):
+        told = await looks.looked(its, Seen(alive=False, why="refused"))
+
+    assert told.now == "down"
+
+
+async def test_thousands_of_leases_that_ran_out_together_are_swept_over_several_looks(
+    pool: InferencePool, looks: PoolLooks, client: AsyncClient, settings: QueueSettings
+) -> None:
+    """A node with a thousand jobs a server was gone, and one script ended them all, while everybody else waited."""
+    await pool.attach(RUN, [A])
+    leases, calls = (
+        name(RUN, A.url) for name in (Keys.of_pool(settings.namespace).pool_leases, Keys.of_pool(settings.namespace).pool_calls)
+    )
+    for number in range(2500):
+        await ask(client, "ZADD", leases, 1, f"j{number}:1")
+        await ask(client, "HSET", calls, f"j{number}:1", f"c{number}")
+
+    left = []
+    for _ in range(3):
+        for look in await looks.due():
+            await looks.looked(look, Seen(alive=True), period_ms=0)
+        left.append(await ask(client, "ZCARD", leases))
+
+    assert left == [1500, 500, 0]
+    assert (await pool.state(RUN)).servers[0].to_abort == 2500, "each of their calls is to be aborted"
+
+
 async def test_a_look_at_one_of_many_servers_does_not_count_the_jobs_of_all(
     pool: InferencePool, looks: PoolLooks, client: AsyncClient
 ) -> None:

@@ -25,13 +25,10 @@ end
 local r = pool_run(run)
 local out = {r.is_paused and 1 or 0, limits, bounds}
 for _, url in ipairs(call('SMEMBERS', servers_key(run))) do
-  local s = pool_server(run, url)
-  if (model == '' or s.model == model) and s.state == 'up' and not why_not(r, s) then
-    local seen = hash(server_key(run, url), 'running', 'waiting', 'kv', 'seen', 'paused')
-    if seen.paused ~= '1' then
-      local age_ms = seen.seen and NOW - tonumber(seen.seen) or -1
-      for _, word in ipairs({url, seen.running or '0', seen.waiting or '0', seen.kv or '-1', age_ms}) do out[#out + 1] = word end
-    end
+  local s = hash(server_key(run, url), 'model', 'state', 'alive', 'ver', 'shared', 'running', 'waiting', 'kv', 'seen', 'paused')
+  if (model == '' or s.model == model) and s.state == 'up' and s.paused ~= '1' and not why_not(r, s) then
+    local age_ms = s.seen and NOW - tonumber(s.seen) or -1
+    for _, word in ipairs({url, s.running or '0', s.waiting or '0', s.kv or '-1', age_ms}) do out[#out + 1] = word end
   end
 end
 return out

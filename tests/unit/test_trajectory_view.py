@@ -20,38 +20,20 @@ from pipeline.codec import encode
 from pipeline.messages import StopReason, Trajectory
 from pipeline.testing.builders import a_turn
 from pipeline.trajectory_file import TrajectoryRecord, record_of
+from tests.model_answers import a_result
 from workers.agent import TrajectoryRecorder
-from workers.llm import GenResult, Span
 from workers.llm.tokenizer import load
 
 TOKENIZER = load()
-
-
-def said(ids: list[int], logprobs: list[float] | None = None) -> GenResult:
-    """An answer."""
-    return GenResult(
-        output_ids=ids,
-        logprobs=logprobs or [-0.5] * len(ids),
-        finish="stop",
-        stop_reason=None,
-        spans=(Span(version="1.0", start=0, end=len(ids)),),
-        version_source="spans",
-        version_after="",
-        cached_tokens=None,
-        logprobs_mode="processed",
-        server="s",
-        server_request_id="r",
-        seconds=0.1,
-    )
 
 
 def a_record(*, context: str = "What is it?", answer: str = "It is four.", logprobs: list[float] | None = None) -> TrajectoryRecord:
     """Two turns and a tool's answer between them."""
     recorder = TrajectoryRecorder()
     recorder.add_prompt(TOKENIZER.encode_template("<|im_start|>user\n") + TOKENIZER.encode(context))
-    recorder.add_call(said(TOKENIZER.encode(answer), logprobs), a_turn(0, tokenizer=TOKENIZER.fingerprint))
+    recorder.add_call(a_result(TOKENIZER.encode(answer), logprobs), a_turn(0, tokenizer=TOKENIZER.fingerprint))
     recorder.add_prompt([*recorder.ids, *TOKENIZER.encode(" The tool says 4.")])
-    recorder.add_call(said(TOKENIZER.encode("Four!")), a_turn(1, tokenizer=TOKENIZER.fingerprint))
+    recorder.add_call(a_result(TOKENIZER.encode("Four!")), a_turn(1, tokenizer=TOKENIZER.fingerprint))
     return record_of("job-1", encode(recorder.trajectory(StopReason.FINISHED)), {"job": "job-1", "task": "math"})
 
 
@@ -141,10 +123,10 @@ def test_long_context_is_cut_and_says_how_much() -> None:
 def test_a_segment_says_why_it_began_and_does_not_show_twice_what_it_shares() -> None:
     recorder = TrajectoryRecorder()
     recorder.add_prompt(TOKENIZER.encode("SHARED words, thought"))
-    recorder.add_call(said(TOKENIZER.encode("first")), a_turn(0, tokenizer=TOKENIZER.fingerprint))
+    recorder.add_call(a_result(TOKENIZER.encode("first")), a_turn(0, tokenizer=TOKENIZER.fingerprint))
     kept = TOKENIZER.encode("SHARED words")
     recorder.add_prompt([*kept, *TOKENIZER.encode(" go on")], "thinking_dropped")
-    recorder.add_call(said(TOKENIZER.encode("second")), a_turn(1, tokenizer=TOKENIZER.fingerprint))
+    recorder.add_call(a_result(TOKENIZER.encode("second")), a_turn(1, tokenizer=TOKENIZER.fingerprint))
     record = record_of("j", encode(recorder.trajectory(StopReason.FINISHED)), {})
 
     text = shown(record)
@@ -174,7 +156,7 @@ def test_visible_text_has_lines_and_printable_characters_only(text: str) -> None
 def test_every_token_is_in_one_piece_whatever_bytes_it_holds(ids: list[int], cut: int) -> None:
     recorder = TrajectoryRecorder()
     recorder.add_prompt([1, *ids[:cut]])
-    recorder.add_call(said(ids[cut:]), a_turn(0))
+    recorder.add_call(a_result(ids[cut:]), a_turn(0))
     trajectory: Trajectory = recorder.trajectory(StopReason.FINISHED)
 
     pieces = [piece for part in parts_of(trajectory, TOKENIZER) for stretch in part.stretches for piece in stretch.pieces]

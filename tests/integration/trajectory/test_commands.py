@@ -21,9 +21,10 @@ from pipeline.settings import QueueSettings
 from pipeline.testing.builders import a_template, a_unit
 from pipeline.testing.manual_worker import ManualWorker, carry
 from pipeline.trajectory_file import SUFFIX, read, record_of, write
+from tests.model_answers import a_result
 from tests.recorded_trajectories import PROBLEMS, record, several
 from workers.agent import TrajectoryRecorder, TurnDelta
-from workers.llm import GenResult, Span, connect_backend
+from workers.llm import connect_backend
 from workers.llm.scripted import InProcessBackend, ScriptedServer
 
 pytestmark = pytest.mark.one_server
@@ -226,25 +227,6 @@ async def test_of_a_running_job_there_are_the_turns_that_it_finished(scripts: Sc
     assert (kept.code, read(tmp_path / "x").ended) == (0, False)
 
 
-def answer_of(trajectory: Trajectory, start: int, end: int) -> GenResult:
-    """What the server had answered."""
-    segment = trajectory.segments[0]
-    return GenResult(
-        output_ids=segment.token_ids[start:end].tolist(),
-        logprobs=segment.logprobs[start:end].tolist(),
-        finish="stop",
-        stop_reason=None,
-        spans=(Span(version="default", start=0, end=end - start),),
-        version_source="spans",
-        version_after="",
-        cached_tokens=None,
-        logprobs_mode="processed",
-        server="s",
-        server_request_id="r",
-        seconds=0.1,
-    )
-
-
 async def deltas() -> list[TurnDelta]:
     """The journal of a trajectory, a turn each."""
     whole = await a_trajectory()
@@ -253,7 +235,8 @@ async def deltas() -> list[TurnDelta]:
     found = []
     for turn in whole.turns:
         recorder.add_prompt(segment.token_ids[: turn.start].tolist())
-        recorder.add_call(answer_of(whole, turn.start, turn.end), turn)
+        said = slice(turn.start, turn.end)
+        recorder.add_call(a_result(segment.token_ids[said].tolist(), segment.logprobs[said].tolist()), turn)
         found.append(recorder.take_delta())
     return found
 

@@ -13,32 +13,13 @@ from hypothesis import strategies as st
 from pipeline.codec import decode, encode
 from pipeline.messages import Sampling, Segment, StopReason, Trajectory, VersionSpan
 from pipeline.testing.builders import a_segment, a_trajectory, a_turn
+from tests.model_answers import a_result
 from workers.agent import TrajectoryRecorder, broken_promises
 from workers.agent.invariants import Fault, common_prefix, faults_of
-from workers.llm import GenResult, Span
 from workers.llm.validate import check_logprobs
 
 IDS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 """Of few ids, so that prompts share more than they were told to."""
-
-
-def a_result(ids: list[int], logprobs: list[float], versions: tuple[str, ...]) -> GenResult:
-    """An answer whose tokens are shared out among versions."""
-    edges = [len(ids) * i // len(versions) for i in range(len(versions) + 1)]
-    return GenResult(
-        output_ids=ids,
-        logprobs=logprobs,
-        finish="stop",
-        stop_reason=None,
-        spans=tuple(Span(version=v, start=edges[i], end=edges[i + 1]) for i, v in enumerate(versions) if edges[i + 1] > edges[i]),
-        version_source="spans",
-        version_after="",
-        cached_tokens=None,
-        logprobs_mode="processed",
-        server="s",
-        server_request_id="r",
-        seconds=0.1,
-    )
 
 
 @st.composite

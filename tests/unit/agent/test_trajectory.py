@@ -13,31 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pipeline.codec import decode, encode
 from pipeline.messages import StopReason, Trajectory
 from pipeline.testing.builders import a_turn
+from tests.model_answers import a_result
 from workers.agent import TrajectoryRecorder, TurnDelta, broken_promises
 from workers.agent.trajectory import PROMPT_DIVERGED
-from workers.llm import GenResult, Span
 
 IDS = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=8)
 LOGPROB = st.floats(-50, 0, width=32)
-
-
-def a_result(ids: list[int], logprobs: list[float], versions: list[str]) -> GenResult:
-    """An answer whose tokens are shared out evenly among versions."""
-    edges = [len(ids) * i // len(versions) for i in range(len(versions) + 1)]
-    return GenResult(
-        output_ids=ids,
-        logprobs=logprobs,
-        finish="stop",
-        stop_reason=None,
-        spans=tuple(Span(version=v, start=edges[i], end=edges[i + 1]) for i, v in enumerate(versions) if edges[i + 1] > edges[i]),
-        version_source="spans",
-        version_after="",
-        cached_tokens=None,
-        logprobs_mode="processed",
-        server="s",
-        server_request_id="r",
-        seconds=0.1,
-    )
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """An interpreter that has a vLLM, as far as `rollstream llm serve` can tell: the scripted server under vLLM's command line.
 
 It answers what is asked of an installation, and started as a server it logs what vLLM logs and serves vLLM's wire, with a worker process of
-its own that does not end by itself. `PRETEND_FAILURE` in the environment makes the start fail with that line.
+its own that does not end by itself. `PRETEND_FAILURE` in the environment makes the start fail with that line;
+with `PRETEND_LOADING` it does not come to its end.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ else:
     print("Resolved architecture: Qwen3ForCausalLM", flush=True)
     if os.environ.get("PRETEND_FAILURE"):
         sys.exit(os.environ["PRETEND_FAILURE"])
+    if os.environ.get("PRETEND_LOADING"):
+        time.sleep(600)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     subprocess.Popen([sys.executable, "-c", deaf, {mark!r}])
     with open({folder!r} + "/key", "w") as file:

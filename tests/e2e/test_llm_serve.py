@@ -168,18 +168,21 @@ def test_a_server_that_ends_by_itself_ends_the_command_with_the_reason(serve: Se
 
 
 def _guard_of(process: subprocess.Popen[bytes]) -> psutil.Process:
-
     [guard] = [child for child in psutil.Process(process.pid).children() if "ops.group_guard" in child.cmdline()]
     return guard
 
 
 def test_it_ends_when_it_is_told_to_before_the_server_is_there(serve: Serve, home: Path) -> None:
-    process = serve(PRETEND_FAILURE="")
+    process = serve(PRETEND_LOADING="yes")
+    assert process.stderr is not None
+    assert any(b"reading the model" in line for line in process.stderr)
+
     process.send_signal(signal.SIGTERM)
 
-    process.wait(20)
-
-    wait_in_thread(lambda: not processes_of(home), "nothing is left", timeout_s=20)
+    assert process.wait(20) == 0
+    assert not processes_of(home)
+    assert process.stdout is not None
+    assert process.stdout.read() == b""
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ async def test_a_kept_call_goes_on_with_the_new_weights_alone(scene: Scene) -> N
 
 
 async def test_a_pause_that_waits_takes_as_long_as_the_calls_and_ends_none(scene: Scene) -> None:
-    calls = [asyncio.create_task(scene.client.generate(scripted(SCRIPT, f"job.{n}", delay_ms=1 + n), timeout_s=30)) for n in range(3)]
+    calls = [asyncio.create_task(scene.client.generate(scripted(SCRIPT, f"job.{n}", delay_ms=3 + n), timeout_s=30)) for n in range(3)]
     await wait_until(lambda: scene.server.engine.n_running == 3, "the calls run")
 
     await scene.control.pause("wait")

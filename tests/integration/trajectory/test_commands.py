@@ -27,7 +27,7 @@ from workers.agent import TrajectoryRecorder, TurnDelta
 from workers.llm import connect_backend
 from workers.llm.scripted import InProcessBackend, ScriptedServer
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.one_server, pytest.mark.slow]  # each starts the command, half a second of CPU, and some several times
 
 
 @dataclass(frozen=True, slots=True)

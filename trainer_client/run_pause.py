@@ -87,13 +87,16 @@ class RunPause:
         """
         if self._thread is not None:
             self.check()
-        lease_s = self._settings.lease_s
+        lease_s, began_s = self._settings.lease_s, 0.0
+
+        async def take() -> list[PausedServer]:
+            nonlocal began_s
+            began_s = time.monotonic()  # of the try that is answered: Redis may have been away for longer than a lease before it
+            return await self._pauses.take(self.run, self.incarnation, self.holder, why=why, mode=mode, to=to, lease_s=lease_s)
+
         while True:
-            began_s = time.monotonic()
             try:
-                servers = await self._calls.make(
-                    self._pauses.take, self.run, self.incarnation, self.holder, why=why, mode=mode, to=to, lease_s=lease_s
-                )
+                servers = await self._calls.make(take)
                 break
             except PauseHeld as held:
                 if not 0 < held.incarnation < self.incarnation:

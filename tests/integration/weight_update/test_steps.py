@@ -14,6 +14,7 @@ from pipeline.inference_pool.pauses import PoolPauses
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
+from pipeline.testing import LossyProxy, PrivateServer, wait_until
 from tests.integration.weight_update.conftest import LEASE_S
 from tests.integration.weight_update.engines import Engines
 from tests.integration.weight_update.loading import OLD, load
@@ -266,6 +267,29 @@ async def test_a_version_never_goes_back(run: Run, engines: Engines) -> None:
     async with run.weight_update(5) as servers:
         await load_all(servers, "five")
     assert engines["a"].engine.paused is None
+
+
+async def test_an_update_begins_though_redis_was_away_for_longer_than_a_lease(
+    redis_server: PrivateServer, settings: QueueSettings, engines: Engines
+) -> None:
+    """The lease was counted from the first try, which nobody had answered: it was over before it began, and the update failed."""
+    with LossyProxy(redis_server.socket) as proxy:
+        async with connect(settings.model_copy(update={"redis_url": proxy.url}), run="run1") as run:
+            await run.servers.attach(await engines.start("a"))
+
+            async def update() -> ServersToLoad:
+                async with run.weight_update(1) as servers:
+                    await load_all(servers, "one")
+                return servers
+
+            proxy.begin_outage()
+            away_until_s = time.monotonic() + 1.2 * LEASE_S
+            updating = asyncio.create_task(update())
+            await wait_until(lambda: time.monotonic() > away_until_s, "it is away for longer than a lease")
+            proxy.heal()
+
+            assert (await updating).failed == {}
+            assert engines["a"].engine.version == f"run1/{run.incarnation}.1"
 
 
 async def test_one_update_at_a_time(run: Run, engines: Engines) -> None:

@@ -16,6 +16,7 @@ import orjson
 import psutil
 import pytest
 
+from ops.llm_server.tiny_model import write_tiny_model
 from pipeline.testing.wait import wait_in_thread
 from tests.e2e.conftest import ROOT, Command
 from tests.e2e.pretended_vllm import pretended_vllm
@@ -25,11 +26,12 @@ from workers.llm import connect_backend
 Serve = Callable[..., subprocess.Popen[bytes]]
 
 
-@pytest.fixture
-def model(command: Command, home: Path) -> Path:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model's folder."""
-    assert command("ops.cli", "llm", "tiny", str(home / "tiny")).returncode == 0
-    return home / "tiny"
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    write_tiny_model(folder)
+    return folder
 
 
 @pytest.fixture
@@ -199,6 +201,16 @@ def test_what_cannot_be_served_is_told_before_anything_starts(command: Command, 
 
     assert done.returncode == 2
     assert says in done.stderr
+
+
+def test_the_command_writes_the_tiny_model(command: Command, home: Path, model: Path) -> None:
+    done = command("ops.cli", "llm", "tiny", str(home / "tiny"))
+
+    assert done.returncode == 0, done.stderr
+    assert "random parameters, seed 0, context 32,768, template qwen" in done.stdout
+    assert {file.name: file.read_bytes() for file in (home / "tiny").iterdir()} == {
+        file.name: file.read_bytes() for file in model.iterdir()
+    }
 
 
 def test_a_dry_run_prints_the_command_and_starts_nothing(command: Command, home: Path, model: Path) -> None:

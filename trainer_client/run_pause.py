@@ -57,6 +57,8 @@ class RunPause:
         self._lost: RollstreamError | None = None
         self._ends_s = 0.0
         """When the lease surely lives no longer, by the monotonic clock."""
+        self._is_asked = False
+        """Redis was asked for it: it may be ours though no answer came."""
         self._is_finished = False
         self._leave = threading.Event()
         self._thread: threading.Thread | None = None
@@ -91,6 +93,7 @@ class RunPause:
 
         async def take() -> list[PausedServer]:
             nonlocal began_s
+            self._is_asked = True
             began_s = time.monotonic()  # of the try that is answered: Redis may have been away for longer than a lease before it
             return await self._pauses.take(self.run, self.incarnation, self.holder, why=why, mode=mode, to=to, lease_s=lease_s)
 
@@ -100,6 +103,7 @@ class RunPause:
                 break
             except PauseHeld as held:
                 if not 0 < held.incarnation < self.incarnation:
+                    self._is_asked = self._thread is not None
                     raise
                 log.info("waiting_for_the_lease_of_an_older_trainer", run=self.run, left_s=round(held.left_s, 1), what=str(held))
                 await asyncio.sleep(min(OLDER_LOOK_S, max(0.01, held.left_s)))
@@ -139,7 +143,7 @@ class RunPause:
     async def release(self) -> None:
         """Gives the lease back, as far as it is ours; an unreachable Redis lets it run out instead. Never raises for that."""
         self._leave.set()
-        if self._thread is None:
+        if not self._is_asked:
             return
         try:
             if not self._is_finished:

@@ -13,6 +13,7 @@ from pipeline.inference_pool import InferencePool, PoolLooks, Seen
 from pipeline.inference_pool.pauses import PoolPauses
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
+from pipeline.scripts import sha
 from pipeline.settings import QueueSettings
 from pipeline.testing import LossyProxy, PrivateServer, wait_until
 from tests.integration.weight_update.conftest import LEASE_S
@@ -290,6 +291,27 @@ async def test_an_update_begins_though_redis_was_away_for_longer_than_a_lease(
 
             assert (await updating).failed == {}
             assert engines["a"].engine.version == f"run1/{run.incarnation}.1"
+
+
+async def test_an_update_that_is_cancelled_as_it_takes_the_pause_leaves_none(
+    redis_server: PrivateServer, settings: QueueSettings, engines: Engines
+) -> None:
+    """The pause was Redis's to give, and the answer on its way: the next update was refused for a lease, by one that nobody had."""
+    with LossyProxy(redis_server.socket) as proxy:
+        async with connect(settings.model_copy(update={"redis_url": proxy.url}), run="run1") as run:
+            await run.servers.attach(await engines.start("a"))
+            trap = proxy.hold_reply(containing=sha("pool_pause").encode())
+            updating = asyncio.create_task(run.weight_update(1).__aenter__())
+            await trap.sprung()
+
+            updating.cancel()
+            await asyncio.gather(updating, return_exceptions=True)
+            trap.release()
+
+            assert not await is_paused(run)
+            async with run.weight_update(1) as servers:
+                await load_all(servers, "one")
+            assert servers.failed == {}
 
 
 async def test_one_update_at_a_time(run: Run, engines: Engines) -> None:

@@ -12,6 +12,12 @@ local run, url, alive = ARGV[1], ARGV[2], ARGV[4] == '1'
 local key, r = server_key(run, url), pool_run(run)
 local s = pool_server(run, url)
 if not s.state then return {'gone', 'gone', ''} end
+-- What is said of a server lives as long as its run, also of one that has got no job for a week: forgotten, it would be nobody's, for any run to take.
+local lives_ms = call('PTTL', pool_run_key(run))
+if s.state ~= 'gone' and lives_ms > 0 then
+  keep(key, lives_ms)
+  keep(P .. 'holds:' .. url, lives_ms)
+end
 -- a look that began before a pause ended saw an engine that was paused and bore no version: another one is due at once. An end that is yet to come was
 -- by a clock that went back since, and tells nothing.
 local began, over = call('HGET', key, 'looking'), call('HGET', pool_run_key(run), 'pause.over')

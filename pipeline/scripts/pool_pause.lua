@@ -6,7 +6,7 @@
 -- the pause when its lease is over, not before: until then that one may load weights. An earlier one is refused for good.
 -- `held` stands of each server until a keeper had it go on: of an engine that does not say that it is paused nothing else is known (pool_looked).
 -- The same holder again may say what else it is for. Shared servers hold no policy: not concerned.
--- ARGV: run, inc, holder, why (update or away), mode (keep, abort or wait), label to come ('' = none), lease_ms
+-- ARGV: run, inc, holder, why (update, leaving or away), mode (keep, abort or wait), label to come ('' = none), lease_ms
 -- Returns {'ok', then per server, by address: url, model, kind, control, state, label, started}; {'held', why, for how long it has been held, for how long it
 -- is if nobody renews it (ms), incarnation of its holder};
 -- or {'stale', inc}.

@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.inference_pool import AllowedLabels, Assignment, Begun, Call, DueLook, EndedCall, InferencePool, PoolLooks, Seen, Server
 from pipeline.inference_pool.pauses import PoolPauses
-from pipeline.redis_client import AsyncClient
+from pipeline.keys import Keys
+from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 
 RUN, A, B = "run1", Server("http://a"), Server("http://b")
@@ -171,3 +172,20 @@ async def test_a_server_that_left_is_forgotten_when_nothing_of_the_run_is_left_t
 
     assert mine.server not in [found.url for found in await looks.due()]
     assert await client.exists(f"{{{settings.namespace}:pool}}:srv:{RUN}:{mine.server}") == 0
+
+
+async def test_a_server_that_gets_no_job_is_not_forgotten_while_its_run_lives(
+    pool: InferencePool, looks: PoolLooks, client: AsyncClient, settings: QueueSettings
+) -> None:
+    """One that was down, or drained, for a week while the others worked: assignments renew only what is said of their own server.
+    It was looked at no more, and another run could be given its address."""
+    keys = Keys.of_pool(settings.namespace)
+    said, holds = keys.pool_server(RUN, A.url), keys.key("holds", A.url)
+    for key in (said, holds):
+        await ask(client, "PEXPIRE", key, 60_000)
+
+    await looked(looks, A.url)
+
+    lives_ms = await ask(client, "PTTL", keys.pool_run(RUN))
+    for key in (said, holds):
+        assert lives_ms - 60_000 < await ask(client, "PTTL", key) <= lives_ms + 1000

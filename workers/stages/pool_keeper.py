@@ -26,15 +26,15 @@ from pipeline.engines.control import EngineControl, Health
 from pipeline.engines.errors import ModelError
 from pipeline.errors import BrokerError
 from pipeline.inference_pool import DueLook, PoolLooks, Seen
+from pipeline.inference_pool.looks import PERIOD_MS
+from pipeline.inference_pool.pool import MOST_WHY
 
 log = structlog.get_logger(__name__)
 
-PERIOD_S, ROUND_S = 0.75, 0.25
+PERIOD_S, ROUND_S = PERIOD_MS / 1000, 0.25
 """From a look at a server to the next, and from one question for due looks to the next: together at most a second."""
 ABORTS_TAKE_S = 5.0
 OUTAGE_PAUSE_S = 1.0
-UNREACHABLE_MAX = 200
-"""Characters of an error that are kept for people."""
 
 
 class KeptServer(Protocol):
@@ -101,7 +101,7 @@ class PoolKeeper:
             async with asyncio.timeout(ABORTS_TAKE_S):
                 await asyncio.gather(*(server.abort(call) for call in look.to_abort))
         except (TimeoutError, ModelError) as error:
-            log.warning("calls_not_aborted", run=look.run, server=look.url, calls=len(look.to_abort), error=str(error)[:UNREACHABLE_MAX])
+            log.warning("calls_not_aborted", run=look.run, server=look.url, calls=len(look.to_abort), error=str(error)[:MOST_WHY])
             return
         await self._looks.aborted(look, period_ms=self._period_ms)
         log.info("calls_aborted", run=look.run, server=look.url, calls=len(look.to_abort), why="their process is gone, or they are frozen")
@@ -116,7 +116,7 @@ class PoolKeeper:
             health = Health(alive=False, detail=f"its answer cannot be read: {type(error).__name__}: {error}")
         seen = Seen(
             alive=health.alive,
-            why=health.detail[:UNREACHABLE_MAX],
+            why=health.detail[:MOST_WHY],
             label=health.version,
             paused=health.paused if health.tells_pause else None,
             started=health.started,
@@ -136,7 +136,7 @@ class PoolKeeper:
         try:
             await server.control.resume()
         except ModelError as error:
-            log.warning("server_not_resumed", run=look.run, server=look.url, error=str(error)[:UNREACHABLE_MAX])
+            log.warning("server_not_resumed", run=look.run, server=look.url, error=str(error)[:MOST_WHY])
             return
         if seen.paused is None:
             await self._looks.looked(look, seen, period_ms=self._period_ms, went_on=True)

@@ -1,7 +1,7 @@
 """A trainer without a model: it feeds problems, takes steps, looks at their tokens as a loss would, acks them, and goes on where it was.
 
     ./ops/launch demo --keep                                          # workers, a supervisor and a scripted model
-    rollstream llm add --run arithmetic ADDRESS                       # this run may use that model too; the demo says where it is
+    rollstream llm add --shared --run arithmetic ADDRESS              # this run may use that model too; the demo says where it is
     python examples/trainer_loop.py --run arithmetic --checkpoint /tmp/arithmetic.json
 
 The checkpoint holds what `run.state_dict()` says beside whatever a real trainer keeps (weights, optimizer). Run the same command again

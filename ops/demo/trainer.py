@@ -58,7 +58,8 @@ async def take_a_step(
     settings = QueueSettings.load(redis_url=state.redis_url)
     client = command_client(settings)
     try:
-        await InferencePool(client, settings.namespace, lease_s=settings.lease_s).attach(state.run, [Server(state.model_url, "", "1.0")])
+        pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
+        await pool.attach(state.run, [Server(state.model_url, "", "1.0", shared=True)])  # a run of the user's own may have it, too
         async with connect(settings, run=state.run) as run:
             run.feed(model.rows(), epochs=1000, shuffle_seed=7)
             request = model.request(places, groups, n)

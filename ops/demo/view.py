@@ -160,7 +160,7 @@ def next_commands(console: Console, outcome: DemoOutcome, *, kept: DemoState | N
         console.print("  .venv/bin/rollstream redis cli               look into the streams")
         console.print("  ./ops/launch down                            stop this demo")
         console.print("its model, for a run of your own:")
-        console.print(f"  .venv/bin/rollstream llm add --run mine {escape(kept.model_url)}", soft_wrap=True)
+        console.print(f"  .venv/bin/rollstream llm add --shared --run mine {escape(kept.model_url)}", soft_wrap=True)
     else:
         console.print(f"  .venv/bin/rollstream job show {outcome.example.job}   this trajectory again")
         console.print(f"  .venv/bin/rollstream queue peek results:{kept_run(outcome)}   the records a trainer reads")

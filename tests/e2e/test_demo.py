@@ -55,7 +55,10 @@ def test_a_kept_demo_stays_until_down(command: Command, home: Path) -> None:
     kept = command("ops.demo", "--groups", "1", "--keep")
     assert kept.returncode == 0, kept.stdout + kept.stderr
     assert "ops/launch down" in kept.stdout
-    assert re.search(r"rollstream llm add --run mine unix:/\S+-llm\n", kept.stdout)
+    told = re.search(r"rollstream (llm add --shared --run mine unix:/\S+-llm)\n", kept.stdout)
+    assert told is not None
+    given = command("ops.cli", *told[1].split())
+    assert given.returncode == 0, given.stderr
     assert processes_of(home)
 
     look = command("ops.cli", "top", "--json")

@@ -55,6 +55,11 @@ class PoolMachine(RuleBasedStateMachine):
         self.want = ReferencePool()
         self.assigned: dict[str, Assignment] = {}
         self.updates = 0
+        self.pause_ended_ms = 0
+        self.looking: set[str] = set()
+        """Servers that a keeper has begun to look at."""
+        self.stale_looks: set[str] = set()
+        """Servers whose last look began before a pause ended."""
 
     def teardown(self) -> None:
         self.runner.run(self.client.aclose())
@@ -93,8 +98,8 @@ class PoolMachine(RuleBasedStateMachine):
     def look(self, url: str, alive: bool, label: str, again: bool) -> None:
         self.do(lambda: self.looks.looked(DueLook(RUN, url, True, "", ()), Seen(alive=alive, label=label, started="1")), again)
         known = self.want.servers.get(url)
-        if known is None:
-            return
+        if known is None or url in self.stale_looks:
+            return  # it saw an engine that was paused and bore no version
         if alive:
             known.alive, known.fails, known.label = True, 0, label
         else:
@@ -194,9 +199,13 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(dies=st.booleans())
     def keep(self, dies: bool) -> None:
+        while self.now_ms() <= self.pause_ended_ms:
+            pass  # a look that begins in the millisecond in which a pause ended counts as one from before
         due = self.do(lambda: self.looks.due(takes_ms=0, period_ms=0))
         self.expire_what_ran_out(is_swept=True)
         for look in due:
+            self.stale_looks.discard(look.url)
+            self.looking.add(look.url)
             assert set(look.to_abort) == self.want.servers[look.url].to_abort
             if not dies:
                 self.do(lambda look=look: self.looks.aborted(look, period_ms=0))  # type: ignore[misc]  # bound now
@@ -217,6 +226,8 @@ class PoolMachine(RuleBasedStateMachine):
         labels = {url: label for url in which if url in self.want.servers}
         self.do(lambda: self.pauses.resume(RUN, holder, holder, label=label, labels=labels), again)
         self.want.paused_by, self.want.allowed = "", label
+        self.pause_ended_ms = self.now_ms()
+        self.stale_looks |= self.looking
         for url in labels:
             known = self.want.servers[url]
             known.label, known.alive, known.fails = label, True, 0

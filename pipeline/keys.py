@@ -60,7 +60,8 @@ Keys of processes, gone when they stop beating:
     n:<node>, n:<node>:run      hash    epoch of a node; that its lane is read
 
 Keys of the inference pool, under a tag of their own, `{<namespace>:pool}` (docs/adr/0012-inference-pool.md). What a run has there lives for
-a week from its last use; assignments and calls for two leases:
+a week from its last use; assignments and calls for an hour, swept when
+their lease ran out:
 
     run:<run>           hash    what the run allows (`ver`), its pause (`pause`, `pause.until`, ...), counters, `rev` · attach, trainers
     servers:<run>       set     addresses · attach, detach
@@ -70,6 +71,7 @@ a week from its last use; assignments and calls for two leases:
     aborts:<run>:<url>  hash    id of a call whose process is gone -> since when it is to be aborted there, ms · sweeps; keepers take out
     places:<run>        hash    `<process> <model>` -> `<limit> <bound> <acting> <held> <until, ms>`; ten seconds · RUN workers
     looks               zset    `<run> <url>` -> when a keeper is to look at it next, ms · attach, keepers
+    round               hash    when a keeper last asked (`at`), from when on leases are judged again (`judges`), ms · keepers
     grp:<run>:<group>   string  servers that have members of the group, the first one first; an hour · assign
     holds:<url>         hash    run that has this server -> `own` or `shared` · attach, detach
 """
@@ -278,6 +280,10 @@ class Keys:
 
     def pool_places(self, run: str) -> str:
         return self.key("places", run)
+
+    @property
+    def pool_round(self) -> str:
+        return self.key("round")
 
     @property
     def looks(self) -> str:

@@ -1,6 +1,6 @@
 -- What the scripts of the inference pool have in common: names of keys, what a run allows, what can be said of a server, and how a lease ends.
 -- KEYS[1] of all of them is the meta key of the pool's own tag. Protocol and invariants: docs/adr/0012-inference-pool.md.
-local WEEK = 604800000
+local WEEK, HOUR = 604800000, 3600000
 local function pool_run_key(run) return P .. 'run:' .. run end
 local function servers_key(run) return P .. 'servers:' .. run end
 local function server_key(run, url) return P .. 'srv:' .. run .. ':' .. url end

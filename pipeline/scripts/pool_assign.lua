@@ -70,7 +70,7 @@ for i = first, #ARGV, 4 do
   local s, why = choose(holder, ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]))
   if s then
     s.load = s.load + call('ZADD', s.key, NOW + lease, holder)
-    keep(s.key, lease * 2)
+    keep(s.key, HOUR)
     keep(server_key(run, s.url), WEEK)
     keep(P .. 'holds:' .. s.url, WEEK)
     out[#out + 1], out[#out + 2] = s.url, s.ver or ''

@@ -26,8 +26,8 @@ for i = 3, #ARGV, 3 do
       call('HSET', calls, holder, ids == '' and id or ids .. ' ' .. id)
     end
     call('ZADD', key, NOW + lease, holder)
-    keep(key, lease * 2)
-    keep(calls, lease * 2)
+    keep(key, HOUR)
+    keep(calls, HOUR)
   end
   out[#out + 1], out[#out + 2] = no or (s.shared == '1' and 'shared') or 'ok', s.ver or ''
 end

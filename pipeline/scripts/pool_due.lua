@@ -5,6 +5,14 @@
 -- dies in between loses none. A server that left is forgotten when nothing of its run is left there. Nothing is judged while a run's engines are away.
 -- ARGV: ms that a look may take, most looks, ms until one is due that has nothing to do now, ms after which an abort that nobody could do is given up
 -- Returns per server {run, url, 1 when it is to be looked at, else only aborted, model, ids to abort...}.
+-- Redis was away, or every keeper: what ran out meanwhile may be of processes that live, and renew it now. No lease is judged for as long as that was, a
+-- minute at most: one can only have run out when it was longer than they need to renew.
+local round = hash(P .. 'round', 'at', 'judges')
+local away, judges = round.at and NOW - tonumber(round.at) or 0, tonumber(round.judges or '0')
+if away > 2000 then judges = NOW + math.min(away, 60000) end
+if judges > NOW + 60000 then judges = NOW end -- the clock went back
+call('HSET', P .. 'round', 'at', NOW, 'judges', judges)
+keep(P .. 'round', WEEK)
 local out, sweeps = {}, 1000 -- leases at most, that thousands which ran out together hold nobody up; those left have the next look
 -- The clock of Redis went back: nobody puts a look off for so long.
 for _, pair in ipairs(call('ZRANGEBYSCORE', P .. 'looks', NOW + tonumber(ARGV[1]) + 60000, '+inf', 'LIMIT', 0, tonumber(ARGV[2]))) do
@@ -14,7 +22,7 @@ for _, pair in ipairs(call('ZRANGEBYSCORE', P .. 'looks', '-inf', NOW, 'LIMIT', 
   local run, url = string.match(pair, '^(%S+) (.+)$')
   local s = hash(server_key(run, url), 'state', 'model')
   local key, aborts = leases_key(run, url), {}
-  for _, holder in ipairs(call('ZRANGEBYSCORE', key, '-inf', NOW, 'LIMIT', 0, sweeps)) do
+  for _, holder in ipairs(judges > NOW and {} or call('ZRANGEBYSCORE', key, '-inf', NOW, 'LIMIT', 0, sweeps)) do
     end_lease(run, url, holder)
     sweeps = sweeps - 1
   end

@@ -9,7 +9,7 @@ import pytest
 from pipeline.inference_pool import AllowedLabels, Assignment, Begun, Call, DueLook, EndedCall, InferencePool, PoolLooks, Seen, Server
 from pipeline.inference_pool.pauses import PoolPauses
 from pipeline.keys import Keys
-from pipeline.redis_client import AsyncClient, ask
+from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.settings import QueueSettings
 
 RUN, A, B = "run1", Server("http://a"), Server("http://b")
@@ -139,6 +139,32 @@ async def test_a_call_of_a_lease_that_ran_out_is_handed_to_keepers_until_its_ser
 
     assert [server.to_abort for server in (await pool.state(RUN)).servers] == [0, 0]
     assert (await pool.state(RUN)).aborted == 2
+
+
+async def test_leases_that_ran_out_while_redis_was_away_are_their_workers_again(
+    client: AsyncClient, settings: QueueSettings, pool: InferencePool, looks: PoolLooks
+) -> None:
+    """After an outage of more than two leases calls in flight were forgotten, or swept and aborted: 24 ran, 15 were known."""
+    short = InferencePool(client, settings.namespace, lease_s=0.2)
+    lives, dead = await assigned(short, "lives"), await assigned(short, "dead")
+    for assignment in (lives, dead):
+        assert isinstance(await begin(short, assignment, assignment.holder), Begun)
+    key = Keys.of_pool(settings.namespace).pool_round
+
+    await looks.due(takes_ms=0, period_ms=0)
+    while await ask(client, "ZCOUNT", Keys.of_pool(settings.namespace).pool_leases(RUN, lives.server), await redis_now_ms(client), "+inf"):
+        pass  # it runs out, which only time can make it
+    await ask(client, "HINCRBY", key, "at", -5000)  # nobody asked for five seconds
+
+    assert [look.to_abort for look in await looks.due(takes_ms=0, period_ms=0)] == [(), ()]
+    assert sum((await in_flight(pool)).values()) == 2, "nothing is judged yet"
+    assert await pool.renew([lives]) == [True]
+
+    await ask(client, "HSET", key, "judges", 0)  # the time of grace is over
+    swept = [look.to_abort for look in await looks.due(takes_ms=0, period_ms=0)]
+    assert sorted(swept) == [(), (dead.holder,)]
+    assert await in_flight(pool) == {lives.server: 1}
+    assert await pool.renew([dead]) == [False]
 
 
 async def test_a_lease_given_back_with_a_call_in_flight_leaves_that_to_keepers(pool: InferencePool, looks: PoolLooks) -> None:

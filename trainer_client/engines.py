@@ -49,8 +49,8 @@ class Engine:
     """By us, at the engine; one without a pause of its own is only called no more."""
     is_marked: bool = False
     """Its label says that it is being changed."""
-    bears_false_label: bool = False
-    """Its label was given to weights that it turned out not to hold, and could not be taken back."""
+    is_unproven: bool = False
+    """It may bear the label of this update, and is not proven to hold the weights."""
     keeps_label: bool = True
     before: str = ""
     """Its label when the update began."""

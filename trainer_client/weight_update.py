@@ -131,7 +131,8 @@ class _Update:
             await set_version()
             await self._pause.renew()
             await engines.each("while it was labelled", self._label_anew, within_s=self._label_within_s())
-            await self._disown([engine.url for engine in engines.all if engine.bears_false_label])
+            await self._take_back([engine for engine in engines.all if engine.is_unproven])
+            await self._disown([engine.url for engine in engines.all if engine.is_unproven])
             self._need_one(engines)
             labels = {engine.url: self.label for engine in engines.left}
             await self._pause.finish(self._done, label=self.label, labels=labels, stays=self._is_inside)
@@ -177,19 +178,27 @@ class _Update:
     async def _label_anew(self, engine: Engine) -> None:
         from pipeline.engines import Unsupported
 
+        engine.is_unproven = True
         await engine.control.set_version(self.label)
         if not engine.is_paused:
             with suppress(Unsupported):  # the salt of calls is the label: what older weights cached is never met
                 await engine.control.reset_cache()
-        try:
-            await engine.prove(self.label)
-        except NotLoaded:
-            # a start that came in between has our label on the weights of its start, and would be taken for loaded
-            engine.bears_false_label = True
-            await engine.control.set_version(self._updating)
-            engine.bears_false_label = False
-            raise
+        await engine.prove(self.label)
+        engine.is_unproven = False
         failpoint("engine_labelled")
+
+    async def _take_back(self, engines: Sequence[Engine]) -> None:
+        """A start that came in between has our label on the weights of its start, and would be taken for loaded."""
+
+        async def one(engine: Engine) -> None:
+            try:
+                async with asyncio.timeout(self._label_within_s()):
+                    await engine.control.set_version(self._updating)
+                engine.is_unproven = False
+            except (RollstreamError, TimeoutError) as error:  # not ours to label any more, or it does not answer
+                log.warning("label_not_taken_back", server=engine.url, error=str(error))
+
+        await asyncio.gather(*map(one, engines))
 
     async def _undo(self, engines: Engines) -> None:
         """Nobody changed the weights yet: those that were marked get their label back."""

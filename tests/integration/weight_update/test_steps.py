@@ -140,6 +140,20 @@ async def test_a_server_that_restarts_while_it_is_labelled_is_found_out(run: Run
     assert (await standings(run))[url][0] == "unsynced"
 
 
+async def test_a_label_that_is_not_answered_is_taken_back(run: Run, engines: Engines) -> None:
+    """It may have arrived, at a server that started anew meanwhile: a keeper would believe it."""
+    url = await engines.start("a")
+    await run.servers.attach([url, await engines.start("b")])
+
+    async with run.weight_update(1) as servers:
+        await load_all(servers, "one")
+        engines["a"].faults.arm(Fault(kind="hang", path="/update_weight_version"))
+
+    assert "/updating-" in engines["a"].engine.version
+    assert "no answer" in servers.failed[url]
+    assert (await standings(run))[url][0] == "unsynced"
+
+
 async def test_a_server_with_a_label_that_cannot_be_taken_back_leaves_the_run(run: Run, engines: Engines) -> None:
     url, other = await engines.start("a"), await engines.start("b")
     await run.servers.attach([url, other])

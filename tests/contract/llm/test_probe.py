@@ -93,6 +93,7 @@ async def test_a_failed_probe_is_made_again(newest: ScriptedPair) -> None:
 async def test_without_an_abort_route_the_connection_is_closed_instead() -> None:
     options = ServerOptions(scale_out=False, dev_mode=False)
     async with ScriptedServer(options, PROBLEMS) as server, connect_backend(server.url) as client:
+        await client.probe()  # its own call would be taken for the one that runs
         call = asyncio.create_task(client.generate(scripted([*range(5, 400)], "mine", delay_ms=20), timeout_s=30))
         await wait_until(lambda: server.engine.n_running == 1, "the call runs")
 

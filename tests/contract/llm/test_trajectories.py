@@ -8,6 +8,8 @@ in other shapes than one in a prompt; in fp32 they agree to a thousandth.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -69,6 +71,25 @@ async def recorded(client: HttpBackend, server: VllmServer, sampling: Sampling) 
     return found
 
 
+def block_size(metrics: object) -> int:
+    """Tokens of one block of the server's prefix cache."""
+    told = re.search(r'vllm:cache_config_info\{[^}]*\bblock_size="(\d+)"', str(metrics))
+    assert told is not None
+    return int(told[1])
+
+
+def prefix_hits(trajectories: Sequence[Trajectory], block: int) -> tuple[int, int]:
+    """Tokens that later turns found in the prefix cache, and those that they could have: the whole blocks of what the turn before had
+    computed. The last sampled token is not among them, since nothing was asked that comes after it."""
+    hits = possible = 0
+    for trajectory in trajectories:
+        for before, turn in itertools.pairwise(trajectory.turns):
+            if before.segment == turn.segment:
+                hits += turn.cached_tokens
+                possible += (before.end - 1) // block * block
+    return hits, possible
+
+
 def marked(request: pytest.FixtureRequest, precision: str) -> VllmServer:
     """The server of a precision."""
     server: VllmServer = request.getfixturevalue("vllm_server" if precision == "bf16" else "fp32_server")
@@ -81,9 +102,13 @@ async def test_trajectories_of_a_real_server_pass_the_check(
     precision: str, sampling: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     server = marked(request, precision)
-    async with connect_backend(server.url) as client:
+    async with connect_backend(server.url) as client, Exchange(server.url) as http:
         trajectories = await recorded(client, server, SAMPLINGS[sampling])
+        block = block_size(await http.get("/metrics", parse=False))
 
+    hits, possible = prefix_hits(trajectories, block)
+    print(f"cached tokens of later turns: {hits:,} of {possible:,} possible, blocks of {block}")
+    assert hits > 0.9 * possible > 0
     found = await check(tmp_path / "saved", trajectories, server, "--precision", precision)
 
     assert found["complaints"] == []

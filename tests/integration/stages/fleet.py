@@ -162,8 +162,8 @@ class Fleet:
         return codec.decode(Trajectory, await ask(self.client, "GET", self.keys.body(record["job"], record["ra"], "run")))
 
     def all_alive(self) -> bool:
-        """Whether no worker has ended."""
-        return not any(task.done() for _, task in self.workers)
+        """Whether no worker has ended that was not asked to."""
+        return not any(task.done() and not shutdown.stop.is_set() for shutdown, task in self.workers)
 
     async def leave(self) -> None:
         for _, task in self.workers:

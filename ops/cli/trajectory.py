@@ -88,7 +88,7 @@ async def _check(sources: list[str], server: str, model: str, version: str, tole
 @app.command("show")
 def show(
     source: Annotated[str, typer.Argument(help="A file, or the id of a job.")],
-    turn: Annotated[int | None, typer.Option(min=0, help="Only this one.")] = None,
+    turn: Annotated[int | None, typer.Option(min=0, help="Only this one; the first is 0.")] = None,
     tokenizer: Annotated[str, typer.Option(help="tokenizer.json or its folder; default: what the job named, else our own.")] = "",
     ids: Annotated[bool, typer.Option("--ids", help="Ids in place of text.")] = False,
     logprobs: Annotated[bool, typer.Option("--logprobs", help="Behind every sampled token, not only improbable ones.")] = False,
@@ -138,7 +138,7 @@ def show(
 @app.command("save")
 def save(
     job: Annotated[str, typer.Argument(help="Its id.")],
-    file: Annotated[Path, typer.Argument(help="Where to; a folder = <job>.trajectory in it.")],
+    file: Annotated[str, typer.Argument(help="Where to; a folder = <job>.trajectory in it. With a / at its end it is made.")],
 ) -> None:
     """Write what Redis has of a job's trajectory to a file that can be checked and shown alone; of a running job, its finished turns."""
     from ops.cli.connection import connected, keys_of
@@ -150,8 +150,12 @@ def save(
             return await record_of_job(client, keys_of(settings, job), job)
 
     record = asyncio.run(act())
-    path = file / f"{job.replace('/', '_')}{SUFFIX}" if file.is_dir() else file
+    path = Path(file)
     try:
+        if file.endswith("/"):  # also where no folder is yet; a path forgets the slash
+            path.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            path /= f"{job.replace('/', '_')}{SUFFIX}"
         n_bytes = write(path, record)
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="FILE") from error

@@ -213,6 +213,19 @@ async def test_a_jobs_trajectory_is_saved_checked_and_shown(scripts: Scripts, ru
     assert (shown.code, "⟦<tool_call>" in shown.out) == (0, True)
 
 
+async def test_a_folder_with_a_slash_at_its_end_is_made(scripts: Scripts, run: Run, tmp_path: Path) -> None:
+    held = await a_running_job(scripts)
+    await ManualWorker(scripts, Stage.RUN).hand_off(held, body=encode(await a_trajectory()))
+
+    first, again = await run("save", held.job, f"{tmp_path}/a/records/"), await run("save", held.job, f"{tmp_path}/a/records/")
+    (tmp_path / "taken").touch()
+    refused = await run("save", held.job, f"{tmp_path}/taken/")
+
+    assert (first.code, again.code, refused.code) == (0, 0, 2)
+    assert [path.name for path in (tmp_path / "a/records").iterdir()] == [f"{held.job}{SUFFIX}"]
+    assert "taken: File exists" in refused.err
+
+
 async def test_of_a_running_job_there_are_the_turns_that_it_finished(scripts: Scripts, run: Run, tmp_path: Path) -> None:
     held = await a_running_job(scripts)
 

@@ -25,7 +25,7 @@ def add(
     run: Run,
     model: Annotated[str, typer.Option(help="Name of the model at the server; empty = its only one.")] = "",
     version: Annotated[str, typer.Option(help="Label of the weights they hold, for servers that report none.")] = "",
-    control: Annotated[str, typer.Option(help="ops, or trainer: they are away while it trains.")] = "ops",
+    control: Annotated[str, typer.Option(help="Who gives them their weights: ops, or the trainer of the run.")] = "ops",
     shared: Annotated[bool, typer.Option("--shared", help="Their weights never change: several runs may have them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
 ) -> None:

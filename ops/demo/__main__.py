@@ -156,7 +156,8 @@ def _wait_ready(console: Console, host: subprocess.Popen[bytes], places: Places,
             with contextlib.suppress(FileNotFoundError):  # what the model's server says of its start
                 log = log or stack.enter_context((places.logs / "model.log").open(encoding="utf-8", errors="replace"))
             for line in log or ():
-                console.print(line.rstrip(), markup=False, highlight=False)
+                if line.rstrip() != model.address(places):  # which is said when everything is up
+                    console.print(line.rstrip(), markup=False, highlight=False)
             time.sleep(0.05)
     raise HostFailed(f"the demo's processes were not up within {model.start_timeout_s:.0f} s")
 

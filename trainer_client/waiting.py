@@ -220,8 +220,13 @@ class WaitReasons:
     def _why_dropped(self, step: int) -> list[str]:
         """What most groups fell to that taught nothing of their prompts: a broken policy or grader uses up a data set while one waits."""
         records = self._inbox.groups.values() if self._inbox is not None else ()
-        found = Counter(record.why for record in records if record.step == step and record.verdict in (Verdict.DROPPED, Verdict.DEAD))
-        return [f"{count} of its groups were dropped: {why}" for why, count in found.most_common(1)]
+        lost = [record for record in records if record.step == step and record.verdict in (Verdict.DROPPED, Verdict.DEAD)]
+        found = Counter(record.why for record in lost)
+        member = {record.why: f"{record.group}.0" for record in lost}  # the latest of each
+        return [
+            f"{count} of its groups were dropped: {why} (of one member: rollstream job show {member[why]})"
+            for why, count in found.most_common(1)
+        ]
 
     async def _server_reasons(self) -> list[str]:
         """RUN workers hold the jobs of a run without a server to call, and wait for one."""

@@ -18,20 +18,25 @@ Standing = Literal["up", "draining", "down", "unsynced"]
 
 
 class ServerTaken(InvalidRequest):
-    """An address already holds the policy of another run.
+    """An address already holds the policy of another run, or stands otherwise in this one.
 
     Args:
         owner: a run that has it.
-        is_shared: whether that run would share it.
+        is_shared: whether that run would share it, or has it as shared.
     """
 
     def __init__(self, url: str, run: str, owner: str, *, is_shared: bool) -> None:
-        how = "give it as shared, too" if is_shared else "if its weights never change, both may have it as shared"
-        super().__init__(
-            f"server {url} cannot be given to run {run}: run {owner} has it. Take it from there (rollstream llm drop --run {owner} {url}), "
-            f"or {how} (rollstream llm add --shared)",
-            field="servers",
-        )
+        take = f"rollstream llm drop --run {owner} {url}"
+        if owner == run:
+            has = "as shared" if is_shared else "as its own"
+            what = f"run {run} has server {url} {has} already, which giving it again does not change. Take it from the run first ({take})"
+        else:
+            how = "give it as shared, too" if is_shared else "if its weights never change, both may have it as shared"
+            what = (
+                f"server {url} cannot be given to run {run}: run {owner} has it. Take it from there ({take}), "
+                f"or {how} (rollstream llm add --shared)"
+            )
+        super().__init__(what, field="servers")
         self.url = url
         self.owner = owner
 

@@ -1,14 +1,16 @@
 #!lua flags=allow-oom
 -- needs: pool
 -- Servers join a run, or what is said of them changes; a drained one is up again. All or none. Idempotent.
--- An address belongs to one run: its policy is loaded there. Only those who all call it shared (a frozen model) may have it together.
+-- An address belongs to one run: its policy is loaded there. Only those who all call it shared (a frozen model) may have it together. One that a run has
+-- as its own does not become shared by being given again, nor the other way: it would be left out of the run's updates, or be put under its gate.
 -- ARGV: run, 1 when calls wait for the run's first weight update, then per server: url, model, control, 1 when shared, label ('' = not said)
 -- Returns {'ok', servers that are new} or {'taken', url, run that has it, own or shared}.
 local run = ARGV[1]
 for i = 3, #ARGV, 5 do
   local holders = call('HGETALL', P .. 'holds:' .. ARGV[i])
   for j = 1, #holders, 2 do
-    if holders[j] ~= run and not (ARGV[i + 3] == '1' and holders[j + 1] == 'shared') then
+    local as = ARGV[i + 3] == '1' and 'shared' or 'own'
+    if (holders[j] == run and holders[j + 1] ~= as) or (holders[j] ~= run and not (as == 'shared' and holders[j + 1] == 'shared')) then
       return {'taken', ARGV[i], holders[j], holders[j + 1]}
     end
   end

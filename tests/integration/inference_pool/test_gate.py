@@ -179,6 +179,16 @@ async def test_an_address_belongs_to_one_run_unless_all_share_it(pool: Inference
         await pool.attach("run3", [A])
 
 
+async def test_what_a_run_has_as_its_own_does_not_become_shared_by_being_given_again(pool: InferencePool) -> None:
+    """A person added a run's own server once more, with --shared: updates left it out from then on, and nobody was told."""
+    for shared, has in ((False, "as its own"), (True, "as shared")):
+        await pool.attach(RUN, [Server(A.url, shared=shared)])
+        with pytest.raises(ServerTaken, match=has):
+            await pool.attach(RUN, [Server(A.url, shared=not shared)])
+        await pool.attach(RUN, [Server(A.url, shared=shared)])
+        await pool.detach(RUN, [A.url])
+
+
 async def test_updates_of_a_run_do_not_concern_what_it_shares(pool: InferencePool, looks: PoolLooks, pauses: PoolPauses) -> None:
     judge = Server("http://judge", "judge", shared=True)
     await pool.attach(RUN, [A, judge])

@@ -15,16 +15,28 @@ class ReferenceServer:
     label: str = ""
     fails: int = 0
     alive: bool = True
-    leases: dict[str, int] = field(default_factory=dict)
-    """Holder -> when it runs out, ms."""
+    leases: set[str] = field(default_factory=set)
+    """Holders of those that live."""
+    over: set[str] = field(default_factory=set)
+    """Holders of those that ran out and that nobody has swept yet."""
     calls: dict[str, set[str]] = field(default_factory=dict)
     """Holder -> its calls in flight."""
     to_abort: set[str] = field(default_factory=set)
 
+    def live_on(self, holder: str) -> None:
+        """It has a lease from now on."""
+        self.over.discard(holder)
+        self.leases.add(holder)
+
+    def run_out(self, holder: str) -> None:
+        """Nobody renewed its lease."""
+        self.leases.discard(holder)
+        self.over.add(holder)
+
 
 @dataclass(slots=True)
 class ReferencePool:
-    """The run, by a clock of its own that is never ahead of Redis's by more than a step."""
+    """The run. It has no clock: leases run out when a step says so."""
 
     servers: dict[str, ReferenceServer] = field(default_factory=dict)
     allowed: str = ""
@@ -46,5 +58,6 @@ class ReferencePool:
     def expire(self, url: str, holder: str) -> None:
         """A lease ended, or ran out and was swept: its calls are to be aborted."""
         server = self.servers[url]
-        server.leases.pop(holder, None)
+        server.leases.discard(holder)
+        server.over.discard(holder)
         server.to_abort |= server.calls.pop(holder, set())

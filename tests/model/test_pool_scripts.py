@@ -1,14 +1,15 @@
 """Random interleavings of what can happen to a run's servers, leases, calls and pauses, against a reference: the invariants of ADR 12 hold
 after each step.
 
-Every call of a script may be made twice (its reply was lost). Time goes by in leases of some milliseconds, which really run out; whether
-one has is read from Redis, as nothing else can know it, and everything that follows from it is compared.
+Every call of a script may be made twice (its reply was lost). Time goes by in steps of the test and in nothing else: leases are given for
+so long that none runs out by itself, and one that is to run out, or a look that is to be due, gets the date of now. So a busy machine that
+lets seconds go by between two commands changes nothing, and the reference knows of every lease whether it lives. That leases run out by the
+clock is seen in tests/integration/inference_pool.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import ClassVar, TypeVar
 
@@ -20,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pipeline.inference_pool import Assignment, Begun, Call, DueLook, EndedCall, InferencePool, PoolLooks, Seen, Server, Wanted
 from pipeline.inference_pool.pauses import PoolPauses
 from pipeline.keys import Keys
-from pipeline.redis_client import ask, command_client
+from pipeline.redis_client import ask, command_client, redis_now_ms
 from pipeline.settings import QueueSettings
 from pipeline.testing import PrivateServer, ServerKind
 from tests.model.reference_pool import RUN, ReferencePool, ReferenceServer
@@ -28,7 +29,10 @@ from tests.model.reference_pool import RUN, ReferencePool, ReferenceServer
 URLS = ("http://a", "http://b", "http://c")
 LABELS = ("", "default", f"{RUN}/1.1", f"{RUN}/1.2")
 JOBS, CALLS = 6, 3
-LONG_S, SHORT_S = 600.0, 0.02
+LEASE_S = 36_000.0
+"""None runs out by itself."""
+AWAY_MS = 60_000
+"""For so long no keeper asked; longer than the while after which no lease is judged for as long."""
 LAX = 1.25
 T = TypeVar("T")
 twice = st.booleans()
@@ -48,12 +52,12 @@ class PoolMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.client = command_client(QueueSettings(redis_url=self.server.url))
         self.keys = Keys.of_pool(namespace)
-        self.pool = InferencePool(self.client, namespace, lease_s=LONG_S)
-        self.short = InferencePool(self.client, namespace, lease_s=SHORT_S)
+        self.pool = InferencePool(self.client, namespace, lease_s=LEASE_S)
         self.looks = PoolLooks(self.client, namespace)
         self.pauses = PoolPauses(self.client, namespace)
         self.want = ReferencePool()
-        self.assigned: dict[str, Assignment] = {}
+        self.assigned: dict[int, Assignment] = {}
+        """By job."""
         self.updates = 0
         self.pause_ended_ms = 0
         self.looking: set[str] = set()
@@ -108,14 +112,12 @@ class PoolMachine(RuleBasedStateMachine):
 
     # ---- leases
 
-    @rule(job=jobs, is_short=st.booleans(), avoid=st.sets(urls, max_size=2), again=twice)
-    def assign(self, job: int, is_short: bool, avoid: set[str], again: bool) -> None:
-        self.expire_what_ran_out()
+    @rule(job=jobs, avoid=st.sets(urls, max_size=2), again=twice)
+    def assign(self, job: int, avoid: set[str], again: bool) -> None:
         wanted = Wanted(job=f"j{job}", attempt=1, group=f"g{job // 2}")
         holder = wanted.holder
         load = {url: len(server.leases) for url, server in self.want.servers.items()}
-        pool = self.short if is_short else self.pool
-        (found,) = self.do(lambda: pool.assign_all(RUN, [wanted], avoid=sorted(avoid)), again)
+        (found,) = self.do(lambda: self.pool.assign_all(RUN, [wanted], avoid=sorted(avoid)), again)
         mine = {url for url, server in self.want.servers.items() if holder in server.leases}
         for url in [url for url in mine if url in avoid or not self.want.takes_calls(url)]:
             self.want.expire(url, holder)
@@ -131,78 +133,83 @@ class PoolMachine(RuleBasedStateMachine):
             total = sum(load[url] for url in fitting)
             least = min(load[url] for url in fitting)
             assert load[found.server] in (least, min(load[found.server], LAX * (total + 1) / len(fitting))), "balanced within its bound"
-        self.assigned[holder] = found
-        self.want.servers[found.server].leases[holder] = self.expiry(found.server, holder)
+        self.assigned[job] = found
+        self.want.servers[found.server].live_on(holder)
 
-    @rule(job=jobs, again=twice)
-    def renew(self, job: int, again: bool) -> None:
-        found = self.assigned.get(f"j{job}:1")
-        if found is None:
-            return
-        self.expire_what_ran_out()
+    @precondition(lambda self: self.assigned)
+    @rule(data=st.data(), again=twice)
+    def renew(self, data: st.DataObject, again: bool) -> None:
+        found = self.assigned[self.one_of_the_assigned(data)]
         (lives,) = self.do(lambda: self.pool.renew([found]), again)
-        held = self.leases_of(found.server).get(found.holder)
-        assert lives == (held is not None), "also one that ran out, as long as nobody swept it"
-        if lives and found.server in self.want.servers:
-            self.want.servers[found.server].leases[found.holder] = held or 0
+        known = self.want.servers[found.server]
+        assert lives == (found.holder in known.leases | known.over), "also one that ran out, as long as nobody swept it"
+        if lives:
+            known.live_on(found.holder)
 
-    @rule(job=jobs, again=twice)
-    def release(self, job: int, again: bool) -> None:
-        found = self.assigned.pop(f"j{job}:1", None)
-        if found is not None:
-            self.do(lambda: self.pool.release(found), again)
-            if found.server in self.want.servers:
-                self.want.expire(found.server, found.holder)
+    @precondition(lambda self: self.assigned)
+    @rule(data=st.data(), again=twice)
+    def release(self, data: st.DataObject, again: bool) -> None:
+        found = self.assigned.pop(self.one_of_the_assigned(data))
+        self.do(lambda: self.pool.release(found), again)
+        self.want.expire(found.server, found.holder)
 
-    @precondition(lambda self: self.want.servers)
-    @rule()
-    def let_short_leases_run_out(self) -> None:
-        deadline_s = time.monotonic() + 5
-        while any(0 < at - self.now_ms() < 1000 for url in self.want.servers for at in self.leases_of(url).values()):
-            assert time.monotonic() < deadline_s
-        self.expire_what_ran_out()
+    @precondition(lambda self: self.assigned)
+    @rule(data=st.data())
+    def run_out(self, data: st.DataObject) -> None:
+        """Its process has not renewed it in time."""
+        found = self.assigned[self.one_of_the_assigned(data)]
+        known, leases = self.want.servers[found.server], self.keys.pool_leases(RUN, found.server)
+        over_ms = self.now_ms() - 1  # in the very millisecond of its date it counts as load and begins no call
+        self.do(lambda: ask(self.client, "ZADD", leases, "XX", over_ms, found.holder))
+        if found.holder in known.leases:
+            known.run_out(found.holder)
+
+    def one_of_the_assigned(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(sorted(self.assigned)), "job")
 
     # ---- calls
 
-    @rule(job=jobs, name=names, again=twice)
-    def begin(self, job: int, name: int, again: bool) -> None:
-        found = self.assigned.get(f"j{job}:1")
-        if found is None:
-            return
+    @precondition(lambda self: self.assigned)
+    @rule(data=st.data(), name=names, again=twice)
+    def begin(self, data: st.DataObject, name: int, again: bool) -> None:
+        job = self.one_of_the_assigned(data)
+        found = self.assigned[job]
         call = Call(found, f"j{job}.c{name}")
         (answer,) = self.do(lambda: self.pool.begin_calls(RUN, [call]), again)
-        held = self.leases_of(found.server).get(found.holder)
-        may = not self.want.paused_by and self.want.takes_calls(found.server) and held is not None and held > self.now_ms()
+        known = self.want.servers[found.server]
+        may = not self.want.paused_by and self.want.takes_calls(found.server) and found.holder in known.leases
         if isinstance(answer, Begun):
             assert may, "it may not"
             assert not self.want.allowed or answer.version == self.want.allowed
-            known = self.want.servers[found.server]
             known.calls.setdefault(found.holder, set()).add(call.id)
-            known.leases[found.holder] = held or 0
         else:
             assert not may, answer
 
-    @rule(job=jobs, name=names, again=twice)
-    def end(self, job: int, name: int, again: bool) -> None:
-        found = self.assigned.get(f"j{job}:1")
-        if found is None:
-            return
+    @precondition(lambda self: self.assigned)
+    @rule(data=st.data(), name=names, again=twice)
+    def end(self, data: st.DataObject, name: int, again: bool) -> None:
+        job = self.one_of_the_assigned(data)
+        found = self.assigned[job]
         call = Call(found, f"j{job}.c{name}")
         allowed = self.do(lambda: self.pool.end_calls(RUN, [EndedCall(call)]), again)
         assert allowed.lowest == self.want.allowed
-        known = self.want.servers.get(found.server)
-        if known is not None:
-            known.calls.get(found.holder, set()).discard(call.id)
-            known.to_abort.discard(call.id)
+        known = self.want.servers[found.server]
+        known.calls.get(found.holder, set()).discard(call.id)
+        known.to_abort.discard(call.id)
 
     # ---- keepers and trainers
 
-    @rule(dies=st.booleans())
-    def keep(self, dies: bool) -> None:
+    @rule(dies=st.booleans(), were_away=st.booleans())
+    def keep(self, dies: bool, were_away: bool) -> None:
+        """Keepers look at all servers; what ran out is swept, unless nobody could renew it."""
         while self.now_ms() <= self.pause_ended_ms:
             pass  # a look that begins in the millisecond in which a pause ended counts as one from before
-        due = self.do(lambda: self.looks.due(takes_ms=0, period_ms=0))
-        self.expire_what_ran_out(is_swept=True)
+        due = self.do(lambda: self.due(were_away))
+        assert {look.url for look in due} == set(self.want.servers)
+        if not were_away:
+            for url, server in self.want.servers.items():
+                for holder in set(server.over):
+                    self.want.expire(url, holder)
         for look in due:
             self.stale_looks.discard(look.url)
             self.looking.add(look.url)
@@ -216,7 +223,7 @@ class PoolMachine(RuleBasedStateMachine):
     def pause(self, again: bool) -> None:
         self.updates += 1
         holder = f"t{self.updates}"
-        self.do(lambda: self.pauses.take(RUN, 1, holder, why="update", mode="keep", to=f"{RUN}/1.{self.updates}", lease_s=LONG_S), again)
+        self.do(lambda: self.pauses.take(RUN, 1, holder, why="update", mode="keep", to=f"{RUN}/1.{self.updates}", lease_s=LEASE_S), again)
         self.want.paused_by = holder
 
     @precondition(lambda self: self.want.paused_by)
@@ -246,7 +253,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert (server.standing in ("up", "draining")) == want.takes_calls(server.url)
             assert server.calls == sum(map(len, known.calls.values())), "every call in flight stands there, and no other"
             assert server.to_abort == len(known.to_abort), "and what is to be aborted"
-            assert server.jobs <= len(known.leases), "load is live leases"
+            assert server.jobs == len(known.leases), "load is live leases"
 
     @invariant()
     def everything_runs_out(self) -> None:
@@ -256,29 +263,21 @@ class PoolMachine(RuleBasedStateMachine):
 
         assert self.do(without_expiry) == []
 
-    # ---- what only Redis knows
+    # ---- time
 
     def now_ms(self) -> int:
-        seconds, micros = self.do(lambda: ask(self.client, "TIME"))
-        return int(seconds) * 1000 + int(micros) // 1000
+        """The clock of Redis."""
+        return self.do(lambda: redis_now_ms(self.client))
 
-    def leases_of(self, url: str) -> dict[str, int]:
-        found = self.do(lambda: ask(self.client, "ZRANGE", self.keys.pool_leases(RUN, url), 0, -1, "WITHSCORES", withscores=True))
-        return {holder.decode(): int(at) for holder, at in found}
-
-    def expiry(self, url: str, holder: str) -> int:
-        return self.leases_of(url).get(holder, 0)
-
-    def expire_what_ran_out(self, *, is_swept: bool = False) -> None:
-        """Leases that are over take no part any more; once they are swept their calls are to be aborted."""
-        now_ms = self.now_ms()
-        for url, server in self.want.servers.items():
-            there = self.leases_of(url)
-            for holder in [holder for holder, at in server.leases.items() if at <= now_ms]:
-                if holder not in there:
-                    self.want.expire(url, holder)
-                elif not is_swept:
-                    server.leases.pop(holder)
+    async def due(self, were_away: bool) -> list[DueLook]:
+        """All looks, at a time when a keeper asked just before, or none had for a while."""
+        now_ms = await redis_now_ms(self.client)
+        for url in self.want.servers:
+            await ask(self.client, "ZADD", self.keys.looks, "XX", now_ms, f"{RUN} {url}")
+        # one that asked "in an hour" is not long ago, however slow this machine is
+        asked_ms = now_ms - AWAY_MS if were_away else now_ms + 3_600_000
+        await ask(self.client, "HSET", self.keys.pool_round, "at", asked_ms, "judges", 0)
+        return await self.looks.due(takes_ms=0, period_ms=0)
 
 
 @pytest.mark.slow
@@ -286,4 +285,4 @@ class PoolMachine(RuleBasedStateMachine):
 def test_the_pool_agrees_with_its_reference_whatever_happens(server_kind: ServerKind) -> None:
     with PrivateServer(server_kind) as server:
         PoolMachine.server = server
-        run_state_machine_as_test(PoolMachine, settings=settings(max_examples=60, stateful_step_count=40))
+        run_state_machine_as_test(PoolMachine, settings=settings(max_examples=100, stateful_step_count=40))

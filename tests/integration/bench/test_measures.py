@@ -13,7 +13,7 @@ import pytest
 from ops.bench import BENCHMARKS
 from ops.bench.cancel_bench import CancelFleet, report_of
 from ops.bench.leases_bench import measure
-from ops.bench.memory_bench import left_over
+from ops.bench.memory_bench import MOST_BYTES_A_JOB, left_over
 from ops.bench.noop_pipeline import RUN, noop_pipeline
 from ops.bench.report import Report
 from ops.bench.rival_pipeline import measure_rq, measure_taskiq
@@ -86,7 +86,7 @@ async def test_leases_are_renewed_round_after_round(server_kind: ServerKind) -> 
 
 @pytest.mark.slow
 async def test_acknowledged_jobs_leave_little_behind(server_kind: ServerKind) -> None:
-    assert await left_over(server_kind, 4_000, quiet) < 100
+    assert await left_over(server_kind, 4_000, quiet) < MOST_BYTES_A_JOB
 
 
 @pytest.mark.slow

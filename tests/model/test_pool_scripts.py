@@ -254,6 +254,8 @@ class PoolMachine(RuleBasedStateMachine):
             assert server.calls == sum(map(len, known.calls.values())), "every call in flight stands there, and no other"
             assert server.to_abort == len(known.to_abort), "and what is to be aborted"
             assert server.jobs == len(known.leases), "load is live leases"
+            there = self.do(lambda url=server.url: ask(self.client, "ZRANGE", self.keys.pool_leases(RUN, url), 0, -1))  # type: ignore[misc]  # now
+            assert {holder.decode() for holder in there} == known.leases | known.over, "nobody sweeps what lives, or in place of a keeper"
 
     @invariant()
     def everything_runs_out(self) -> None:

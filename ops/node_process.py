@@ -17,7 +17,8 @@ from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.loop import Supervisor
 from workers.sandbox.base import SandboxProvider
-from workers.sandbox.process import ProcessSandboxes
+from workers.sandbox.local import LocalSandboxes
+from workers.sandbox.process import ProcessBackend
 from workers.settings import WorkerSettings
 from workers.worker import SANDBOXES, serve
 
@@ -74,9 +75,9 @@ async def _below_fleet(queue: QueueSettings, worker: WorkerSettings, shutdown: S
     return worker.model_copy(update={"scratch_dir": scratch / fleet})
 
 
-def _sandboxes(worker: WorkerSettings) -> ProcessSandboxes:
+def _sandboxes(worker: WorkerSettings) -> LocalSandboxes:
     folders = Folders.from_environment()
     assert worker.scratch_dir is not None  # `_below_fleet` has set it
     make_private_folder(worker.scratch_dir, "ROLLSTREAM_SCRATCH_DIR")
     make_private_folder(folders.run)
-    return ProcessSandboxes(scratch_dir=worker.scratch_dir / SANDBOXES, run_dir=folders.run, node=worker.node)
+    return LocalSandboxes(ProcessBackend(), scratch_dir=worker.scratch_dir / SANDBOXES, run_dir=folders.run, node=worker.node)

@@ -31,7 +31,7 @@ from pipeline.scripts import Scripts, Unit
 from pipeline.settings import QueueSettings
 from workers.llm.connect import connect_backend
 from workers.llm.http_backend import HttpBackend
-from workers.sandbox.process import owners
+from workers.sandbox.local import owners
 from workers.worker import SANDBOXES
 
 ROUNDS = 5

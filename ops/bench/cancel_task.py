@@ -28,7 +28,8 @@ from pipeline.process import Shutdown
 from pipeline.settings import QueueSettings
 from workers.handlers.base import EvalContext, RunContext, TaskHandler
 from workers.llm.backend import GenRequest
-from workers.sandbox.process import ProcessSandboxes
+from workers.sandbox.local import LocalSandboxes
+from workers.sandbox.process import ProcessBackend
 from workers.sandbox.spec import Isolation, SandboxSpec
 from workers.settings import WorkerSettings
 from workers.worker import SANDBOXES, serve
@@ -106,7 +107,7 @@ async def main(stage: Stage, node: str, index: int, slots: int, scratch: Path, r
     shutdown.on_parent_exit()
     make_private_folder(scratch)
     worker = WorkerSettings(stage=stage, node=node, index=index, slots=slots, scratch_dir=scratch, grace_s=0.0)
-    async with ProcessSandboxes(scratch_dir=scratch / SANDBOXES, run_dir=run_dir, node=node) as sandboxes:
+    async with LocalSandboxes(ProcessBackend(), scratch_dir=scratch / SANDBOXES, run_dir=run_dir, node=node) as sandboxes:
         return await serve(QueueSettings.load(), worker, shutdown, handlers={TASK: lambda: EndlessTask(diary)}, sandboxes=sandboxes)
 
 

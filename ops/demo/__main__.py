@@ -28,7 +28,7 @@ from pipeline.errors import BrokerUnreachable, RollstreamError
 from pipeline.logs import configure_logs, redact_text
 from pipeline.process import PARENT_FD
 from trainer_client import WaitTimeout
-from workers.sandbox.process.identity import is_running, send_signal
+from workers.sandbox.local.identity import is_running, send_signal
 
 DOWN_TIMEOUT_S = 20.0
 HOST_END_S = 8.0

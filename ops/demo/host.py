@@ -22,7 +22,7 @@ from pipeline.process import Shutdown
 from pipeline.redis_client import ask, command_client
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
-from workers.sandbox.process import sweep
+from workers.sandbox.local import sweep
 from workers.worker import SANDBOXES
 
 STOP_GRACE_S = 4.0

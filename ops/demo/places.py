@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 
 from pipeline.folders import Folders, make_own_folder, make_private_folder
-from workers.sandbox.process.identity import ProcessIdentity, identify, is_running, machine_boot
+from workers.sandbox.local.identity import ProcessIdentity, identify, is_running, machine_boot
 
 PREFIX = "demo-"
 

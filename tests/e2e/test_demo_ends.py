@@ -16,7 +16,7 @@ import pytest
 from pipeline.testing import wait_in_thread
 from tests.e2e.conftest import ROOT, Command
 from tests.e2e.test_demo import processes_of
-from workers.sandbox.process.folder import SANDBOX_ID
+from workers.sandbox.local.folder import SANDBOX_ID
 
 StartDemo = Callable[..., subprocess.Popen[str]]
 

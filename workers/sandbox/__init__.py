@@ -1,6 +1,7 @@
 """Where code of models runs. `base` is the interface of every backend; backends are imported from their own packages.
 
-from workers.sandbox.process import ProcessSandboxes     bare processes, for development
+from workers.sandbox.local import LocalSandboxes        sandboxes of a backend, owned by this process
+from workers.sandbox.process import ProcessBackend      bare processes, for development
 """
 
 from workers.sandbox.base import Kernel, Probe, Sandbox, SandboxProvider, Shell

@@ -25,7 +25,7 @@ from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from workers.sandbox.errors import SandboxGone
-from workers.sandbox.process import owners, sweep
+from workers.sandbox.local import owners, sweep
 from workers.sandbox.spec import SandboxOwner
 
 log = structlog.get_logger(__name__)

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from workers.sandbox import Isolation, Sandbox, SandboxOwner, SandboxProvider, SandboxSpec
-from workers.sandbox.process import ProcessSandboxes
+from workers.sandbox.local import LocalSandboxes
+from workers.sandbox.process import ProcessBackend
 
 REQUIRE_VARIABLE = "ROLLSTREAM_REQUIRE_BACKENDS"
 
 
 def process_sandboxes(folder: Path) -> SandboxProvider:
-    return ProcessSandboxes(scratch_dir=folder / "scratch", run_dir=folder / "run", node="here")
+    return LocalSandboxes(ProcessBackend(), scratch_dir=folder / "scratch", run_dir=folder / "run", node="here")
 
 
 BACKENDS: dict[str, Callable[[Path], SandboxProvider]] = {"process": process_sandboxes}

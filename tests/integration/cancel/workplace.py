@@ -25,9 +25,10 @@ from workers.llm.scripted.options import Latency, ServerOptions
 from workers.llm.scripted.policy import PolicyOptions
 from workers.llm.scripted.server import ScriptedServer
 from workers.sandbox.base import Sandbox
-from workers.sandbox.process import ProcessSandboxes, owners
-from workers.sandbox.process.environment import MARK
-from workers.sandbox.process.identity import marked_processes
+from workers.sandbox.local import LocalSandboxes, owners
+from workers.sandbox.local.environment import MARK
+from workers.sandbox.local.identity import marked_processes
+from workers.sandbox.process import ProcessBackend
 from workers.sandbox.spec import Isolation, SandboxSpec
 from workers.settings import WorkerSettings
 from workers.tools.base import Tool, ToolResult
@@ -139,7 +140,7 @@ class Workplace(Fleet):
         super().__init__(settings, client, folder / "w")
         self.folder = folder
         self.model = self.a_model()
-        self._providers: dict[str, ProcessSandboxes] = {}
+        self._providers: dict[str, LocalSandboxes] = {}
 
     def a_model(self, *, seconds_a_token: float = 0.0, tool_rate: float = 1.0) -> ScriptedServer:
         """A model server; by default it calls the tool at once, with code that is well written. First tokens come at once in any case."""
@@ -157,12 +158,12 @@ class Workplace(Fleet):
         pool = InferencePool(self.client, self.settings.namespace, lease_s=self.settings.lease_s)
         return sum((await pool.load(RUN)).values())
 
-    async def sandboxes(self, node: str) -> ProcessSandboxes:
+    async def sandboxes(self, node: str) -> LocalSandboxes:
         """The sandboxes of a node."""
         if node not in self._providers:
             scratch = self.folder / "w" / node
             scratch.mkdir(parents=True, mode=0o700)
-            provider = ProcessSandboxes(scratch_dir=scratch / SANDBOXES, run_dir=self.folder / "r", node=node)
+            provider = LocalSandboxes(ProcessBackend(), scratch_dir=scratch / SANDBOXES, run_dir=self.folder / "r", node=node)
             self._providers[node] = await provider.__aenter__()
         return self._providers[node]
 

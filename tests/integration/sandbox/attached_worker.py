@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from workers.sandbox import Isolation, SandboxHandle, SandboxOwner, SandboxSpec
-from workers.sandbox.process import ProcessSandboxes
+from workers.sandbox.local import LocalSandboxes
+from workers.sandbox.process import ProcessBackend
 
 STARTS = """
 sleep 1000 &
@@ -26,7 +27,7 @@ while [ $(wc -l <pids) -lt 3 ]; do sleep 0.01; done
 async def main() -> None:
     scratch, run, job, attempt = sys.argv[1:5]
     owner = SandboxOwner(job_id=job, attempt=int(attempt), boot_id="boot")
-    async with ProcessSandboxes(scratch_dir=Path(scratch), run_dir=Path(run), node="here") as provider:
+    async with LocalSandboxes(ProcessBackend(), scratch_dir=Path(scratch), run_dir=Path(run), node="here") as provider:
         if sys.argv[5:]:
             sandbox = await provider.attach(SandboxHandle.from_map(json.loads(sys.argv[5])), owner)
         else:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from workers.sandbox import SandboxHandle
-from workers.sandbox.process.identity import ProcessIdentity, identify
+from workers.sandbox.local.identity import ProcessIdentity, identify
 
 PROGRAM = Path(__file__).with_name("attached_worker.py")
 ROOT = Path(__file__).parents[3]

@@ -13,11 +13,12 @@ import pytest
 from pipeline.testing.wait import wait_until
 from tests.integration.sandbox.conftest import AttachedWorker, StartWorker
 from workers.sandbox import Isolation, SandboxBusy, SandboxGone, SandboxOwner, SandboxSpec
-from workers.sandbox.process import ProcessSandboxes, owners, sweep
-from workers.sandbox.process.environment import MARK
-from workers.sandbox.process.folder import SandboxFolder
-from workers.sandbox.process.identity import is_running, marked_processes
-from workers.sandbox.process.sandbox import ProcessSandbox
+from workers.sandbox.local import LocalSandboxes, owners, sweep
+from workers.sandbox.local.environment import MARK
+from workers.sandbox.local.folder import SandboxFolder
+from workers.sandbox.local.identity import is_running, marked_processes
+from workers.sandbox.local.sandbox import LocalSandbox
+from workers.sandbox.process import ProcessBackend
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="daemons are only followed where there are subreapers: Linux")
 
@@ -50,7 +51,7 @@ async def test_kill_9_of_the_holder_ends_everything_it_started_and_the_sweep_the
 
 
 async def test_what_waits_for_a_killed_holder_is_told_and_stop_still_cleans_up(place: Path) -> None:
-    async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+    async with LocalSandboxes(ProcessBackend(), scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
         sandbox = await provider.start(SandboxSpec(isolation=Isolation.NONE), SandboxOwner(job_id="job", attempt=1, boot_id="b"))
         await sandbox.shell().run("setsid sleep 1004 </dev/null >/dev/null 2>&1 & disown", timeout_s=10)
 
@@ -69,7 +70,7 @@ async def test_after_a_kill_the_lease_is_free_and_what_was_changed_is_not_met_ag
     worker.kill()
     await wait_until(lambda: nothing_runs(worker), "the sandbox's processes are gone")
 
-    async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+    async with LocalSandboxes(ProcessBackend(), scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
 
         async def lease_is_free() -> bool:
             """The holder of the lease is the last to go."""
@@ -89,7 +90,7 @@ async def test_a_later_start_takes_the_job_from_a_worker_that_still_lives(start_
     worker = await start_worker("job", attempt=1)
     os.kill(worker.process.pid, signal.SIGSTOP)
 
-    async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+    async with LocalSandboxes(ProcessBackend(), scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
         sandbox = await provider.start(SandboxSpec(isolation=Isolation.NONE), SandboxOwner(job_id="job", attempt=2, boot_id="b"))
 
         assert nothing_runs(worker)
@@ -130,7 +131,7 @@ async def test_a_sweep_after_the_worker_was_killed_removes_the_folders(start_wor
 
 async def test_an_attachment_lost_before_its_first_change_can_be_taken_again(place: Path, start_worker: StartWorker) -> None:
     """The holder is killed before anything was run: the files are as INIT left them, and the next attempt may have them."""
-    async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+    async with LocalSandboxes(ProcessBackend(), scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
         first = await provider.start(SandboxSpec(isolation=Isolation.NONE), SandboxOwner(job_id="job", attempt=1, boot_id="b"))
         await first.write_file("made", b"by init")
         handle = await first.park()
@@ -148,10 +149,10 @@ async def test_an_attachment_lost_before_its_first_change_can_be_taken_again(pla
 async def test_an_attachment_that_nobody_waits_for_may_lose_its_sandbox(place: Path) -> None:
     """A job is cancelled while its worker attaches, and the sandbox is removed with it: its undoing has nothing to do, and no error."""
     there = asyncio.Event()
-    async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+    async with LocalSandboxes(ProcessBackend(), scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
         sandbox = await provider.start(SandboxSpec(isolation=Isolation.NONE), SandboxOwner(job_id="job", attempt=1, boot_id="b"))
 
-        async def attach_late() -> ProcessSandbox:
+        async def attach_late() -> LocalSandbox:
             await there.wait()
             return sandbox
 
@@ -166,7 +167,7 @@ async def test_an_attachment_that_nobody_waits_for_may_lose_its_sandbox(place: P
 
 
 async def test_a_worker_that_attaches_holds_what_another_parked(place: Path, start_worker: StartWorker) -> None:
-    async with ProcessSandboxes(scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
+    async with LocalSandboxes(ProcessBackend(), scratch_dir=place / "scratch", run_dir=place / "run", node="here") as provider:
         first = await provider.start(SandboxSpec(isolation=Isolation.NONE), SandboxOwner(job_id="job", attempt=1, boot_id="b"))
         handle = await first.park()
 

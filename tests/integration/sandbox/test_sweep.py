@@ -13,7 +13,8 @@ from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
 from pipeline.testing import LossyProxy, ManualWorker, PrivateServer, a_template, a_unit, wait_until
 from workers.sandbox import Isolation, SandboxOwner, SandboxSpec
-from workers.sandbox.process import ProcessSandboxes, owners
+from workers.sandbox.local import LocalSandboxes, owners
+from workers.sandbox.process import ProcessBackend
 from workers.stages.sandbox_sweep import AFTER_CANCEL_S, SandboxSweep
 
 SPEC = SandboxSpec(isolation=Isolation.NONE)
@@ -36,7 +37,7 @@ async def test_a_sandbox_made_while_the_sweep_asks_stays(
     scratch = place / "scratch"
     with LossyProxy(redis_server.socket) as proxy:
         client = command_client(settings.model_copy(update={"redis_url": proxy.url}))
-        async with ProcessSandboxes(scratch_dir=scratch, run_dir=place / "run", node="here") as provider:
+        async with LocalSandboxes(ProcessBackend(), scratch_dir=scratch, run_dir=place / "run", node="here") as provider:
             await (await provider.start(SPEC, SandboxOwner(job_id=over, attempt=1, boot_id="b"))).park()
             await ManualWorker(scripts, Stage.INIT).settle(held[over])
             trap = proxy.hold_reply(containing=keys.job(over).encode())
@@ -64,7 +65,7 @@ async def test_a_cancel_heard_in_the_last_look_after_another_is_looked_after_as_
     scratch = place / "scratch"
     with LossyProxy(redis_server.socket) as proxy:
         client = command_client(settings.model_copy(update={"redis_url": proxy.url, "lease_s": 3600.0}))
-        async with ProcessSandboxes(scratch_dir=scratch, run_dir=place / "run", node="here") as provider:
+        async with LocalSandboxes(ProcessBackend(), scratch_dir=scratch, run_dir=place / "run", node="here") as provider:
             for job in (stays, late):
                 await (await provider.start(SPEC, SandboxOwner(job_id=job, attempt=1, boot_id="b"))).park()
             sweep, stop = SandboxSweep(client, settings.model_copy(update={"lease_s": 3600.0}), scratch), asyncio.Event()

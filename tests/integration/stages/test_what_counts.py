@@ -26,7 +26,8 @@ from workers.graders import MathGrader
 from workers.handlers.base import EvalContext, RunContext
 from workers.handlers.math.handler import MathHandler
 from workers.sandbox import Isolation, SandboxSpec
-from workers.sandbox.process import ProcessSandboxes
+from workers.sandbox.local import LocalSandboxes
+from workers.sandbox.process import ProcessBackend
 from workers.settings import WorkerSettings
 from workers.worker import serve
 
@@ -90,7 +91,9 @@ async def fleet(settings: QueueSettings, tmp_path: Path) -> AsyncIterator[QueueS
     async with AsyncExitStack() as stack:
         run_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rs-")))  # short, for sockets
         make_private_folder(scratch)
-        sandboxes = await stack.enter_async_context(ProcessSandboxes(scratch_dir=scratch / "sandboxes", run_dir=run_dir, node="n1"))
+        sandboxes = await stack.enter_async_context(
+            LocalSandboxes(ProcessBackend(), scratch_dir=scratch / "sandboxes", run_dir=run_dir, node="n1")
+        )
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         for stage in Stage:
             worker = WorkerSettings(stage=stage, node="n1", slots=8, grace_s=1.0, scratch_dir=scratch)

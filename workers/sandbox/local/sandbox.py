@@ -1,4 +1,4 @@
-"""One attachment to a sandbox of bare processes.
+"""One attachment to a sandbox that this process owns.
 
 The lease is the holder's: from its start to its end this object may act, afterwards every call raises `SandboxGone`.
 """
@@ -22,11 +22,11 @@ from workers.sandbox.execute import execute
 from workers.sandbox.kernel import IpcKernel
 from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram
 from workers.sandbox.launcher import LaunchedProcess, SharedFolder
-from workers.sandbox.process.environment import sandbox_environment
-from workers.sandbox.process.files import ConfinedFiles
-from workers.sandbox.process.folder import SandboxFolder
-from workers.sandbox.process.holder_client import Holder
-from workers.sandbox.process.teardown import end_survivors, survivors
+from workers.sandbox.local.environment import sandbox_environment
+from workers.sandbox.local.files import ConfinedFiles
+from workers.sandbox.local.folder import SandboxFolder
+from workers.sandbox.local.holder_client import Holder
+from workers.sandbox.local.teardown import end_survivors, survivors
 from workers.sandbox.results import ExecResult, FileEntry
 from workers.sandbox.shell import PtyShell
 from workers.sandbox.spec import SandboxHandle
@@ -40,7 +40,7 @@ END_TIMEOUT_S = 10.0
 """Killed processes are gone in milliseconds; what is left after this hangs in the kernel."""
 
 
-class ProcessSandbox:
+class LocalSandbox:
     """A folder, and processes below a holder."""
 
     def __init__(
@@ -210,7 +210,7 @@ class ProcessSandbox:
 class _ChangeNotingLauncher:
     """The holder as shells, kernels and commands see it: whatever they start is a change that is written down first."""
 
-    def __init__(self, sandbox: ProcessSandbox, holder: Holder) -> None:
+    def __init__(self, sandbox: LocalSandbox, holder: Holder) -> None:
         self._sandbox = sandbox
         self._holder = holder
         self.kill = holder.kill

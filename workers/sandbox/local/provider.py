@@ -1,8 +1,7 @@
-"""The backend `process`: sandboxes without walls, for development.
+"""Sandboxes that this process owns, of whatever backend: makes them, attaches to parked ones, ends them.
 
-What runs here has the worker's user, its files and its network. What holds all the same: it gets nothing of the worker's environment, it
-ends with its attachment, and its limits are those of its spec. Specs that need isolation are refused, unless the node's owner has
-said that untrusted code may run without it.
+A start is: what earlier attempts left is torn down, the folder is made and named, its lease is taken, a holder is put under it. Each step
+undoes itself when a later one fails or its caller is cancelled.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from pipeline.folders import make_private_folder, socket_path
 from workers.sandbox.base import Probe
 from workers.sandbox.errors import SandboxError, SandboxGone, SandboxStartError, StaleAttempt
 from workers.sandbox.kernel_connection import kernel_context
-from workers.sandbox.process.folder import SANDBOX_ID, SandboxFolder, job_prefix, sandbox_paths
-from workers.sandbox.process.holder_client import Holder
-from workers.sandbox.process.sandbox import ProcessSandbox
-from workers.sandbox.process.teardown import tear_down, tear_down_now
-from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec
+from workers.sandbox.local.backend import Backend
+from workers.sandbox.local.folder import SANDBOX_ID, SandboxFolder, job_prefix, sandbox_paths
+from workers.sandbox.local.holder_client import Holder
+from workers.sandbox.local.sandbox import LocalSandbox
+from workers.sandbox.local.teardown import tear_down, tear_down_now
+from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
 
-BACKEND = "process"
 LONGEST_SOCKET = "0123456789-1234567890-012345/k-0123456789abcdef/01234567-1"
 """Below the run folder: id of the sandbox, folder of a named kernel, socket."""
 MIN_FREE_BYTES = 256 * 1024 * 1024
@@ -37,38 +36,34 @@ MIN_FREE_BYTES = 256 * 1024 * 1024
 log = structlog.get_logger(__name__)
 
 
-class ProcessSandboxes:
-    """Starts and attaches sandboxes of bare processes on this node.
+class LocalSandboxes:
+    """Starts and attaches sandboxes of one backend on this node.
 
     Args:
+        backend: what builds the walls.
         scratch_dir: where sandboxes live; on a disk of this node.
         run_dir: where their sockets live; short. Both are made when missing, and only this user may enter them.
         node: name of this node; handles of other nodes are refused.
-        accept_untrusted: serve specs that ask for isolation although there is none. For development.
     """
 
-    backend = BACKEND
-
-    def __init__(self, *, scratch_dir: Path, run_dir: Path, node: str, accept_untrusted: bool = False) -> None:
+    def __init__(self, backend: Backend, *, scratch_dir: Path, run_dir: Path, node: str) -> None:
+        self._backend = backend
         self.scratch_dir = scratch_dir.absolute()
         self.run_dir = run_dir.absolute()
         self.node = node
-        self._accept_untrusted = accept_untrusted
         self._context: zmq.asyncio.Context | None = None
-        self._attached: set[ProcessSandbox] = set()
+        self._attached: set[LocalSandbox] = set()
         self._abandoned: set[asyncio.Task[None]] = set()
         socket_path(self.run_dir, LONGEST_SOCKET)  # too long is said now, not when the first kernel starts
+
+    @property
+    def backend(self) -> str:
+        return self._backend.name
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(make_private_folder, self.scratch_dir, "ROLLSTREAM_SCRATCH_DIR")
         await asyncio.to_thread(make_private_folder, self.run_dir)
         self._context = kernel_context()
-        log.warning(
-            "process_sandbox_has_no_walls",
-            meaning="FOR DEVELOPMENT ONLY: code of models runs as this user, with this user's files and network",
-            accept_untrusted=self._accept_untrusted,
-            scratch_dir=str(self.scratch_dir),
-        )
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -87,31 +82,25 @@ class ProcessSandboxes:
         why = ""
         owner = SandboxOwner(job_id=f"probe:{secrets.token_hex(8)}", attempt=1, boot_id="probe")
         try:
-            async with await self.start(SandboxSpec(isolation=Isolation.NONE), owner) as sandbox:
+            async with await self.start(SandboxSpec(isolation=min(self._backend.isolation)), owner) as sandbox:
                 result = await sandbox.exec("exit 7", timeout_s=10)
                 if result.returncode != 7:
                     why = f"bash -c 'exit 7' gave {result.returncode}: {result.stderr_text.strip()}"
         except SandboxError as error:
             why = str(error)
-        return Probe(backend=BACKEND, works=not why, isolation=frozenset({Isolation.NONE}), why=why)
+        return Probe(backend=self.backend, works=not why, isolation=self._backend.isolation, why=why)
 
-    async def start(self, spec: SandboxSpec, owner: SandboxOwner) -> ProcessSandbox:
-        if spec.isolation is not Isolation.NONE and not self._accept_untrusted:
-            raise SandboxStartError(
-                BACKEND,
-                f"the task asks for isolation {spec.isolation.value!r}, which this backend has not: use another, or accept_untrusted",
-                retryable=False,
-            )
-        if spec.image:
-            raise SandboxStartError(
-                BACKEND, f"the task asks for image {spec.image!r} and this backend has none: use another", retryable=False
-            )
+    async def start(self, spec: SandboxSpec, owner: SandboxOwner) -> LocalSandbox:
+        refused = self._backend.refuse(spec)
+        if refused:
+            raise SandboxStartError(self.backend, refused, retryable=False)
         starting = asyncio.create_task(self._start(spec, owner), name=f"start sandbox of {owner.job_id}")
         return await self._finish_or_abandon(starting, parks=False)
 
-    async def attach(self, handle: SandboxHandle, owner: SandboxOwner) -> ProcessSandbox:
-        if handle.backend != BACKEND or handle.node != self.node:
-            raise SandboxGone(handle.sandbox_id, f"it lives on node {handle.node!r} ({handle.backend}), this is {self.node!r} ({BACKEND})")
+    async def attach(self, handle: SandboxHandle, owner: SandboxOwner) -> LocalSandbox:
+        if handle.backend != self.backend or handle.node != self.node:
+            where = f"it lives on node {handle.node!r} ({handle.backend}), this is {self.node!r} ({self.backend})"
+            raise SandboxGone(handle.sandbox_id, where)
         path = self.scratch_dir / handle.sandbox_id
         # a name of our own making and nothing else: `..` is a child of every folder
         if not SANDBOX_ID.fullmatch(handle.sandbox_id) or Path(handle.folder) != path:
@@ -121,24 +110,24 @@ class ProcessSandboxes:
 
     # -- steps ------------------------------------------------------------------------------------------------------------------------
 
-    async def _start(self, spec: SandboxSpec, owner: SandboxOwner) -> ProcessSandbox:
+    async def _start(self, spec: SandboxSpec, owner: SandboxOwner) -> LocalSandbox:
         await asyncio.to_thread(self._end_earlier, owner)
         try:
             folder, token = await asyncio.to_thread(self._make_folder, spec, owner)
         except OSError as error:
-            raise SandboxStartError(BACKEND, f"no folder below {self.scratch_dir}: {error}") from error
-        handle = SandboxHandle(backend=BACKEND, node=self.node, sandbox_id=folder.sandbox_id, folder=str(folder.path), token=token)
+            raise SandboxStartError(self.backend, f"no folder below {self.scratch_dir}: {error}") from error
+        handle = SandboxHandle(backend=self.backend, node=self.node, sandbox_id=folder.sandbox_id, folder=str(folder.path), token=token)
         try:
             return await self._hold(folder, handle, owner)
         except BaseException:
             await tear_down(folder)
             raise
 
-    async def _attach(self, handle: SandboxHandle, owner: SandboxOwner) -> ProcessSandbox:
+    async def _attach(self, handle: SandboxHandle, owner: SandboxOwner) -> LocalSandbox:
         folder = await asyncio.to_thread(SandboxFolder.open, Path(handle.folder))
         return await self._hold(folder, handle, owner)
 
-    async def _hold(self, folder: SandboxFolder, handle: SandboxHandle, owner: SandboxOwner) -> ProcessSandbox:
+    async def _hold(self, folder: SandboxFolder, handle: SandboxHandle, owner: SandboxOwner) -> LocalSandbox:
         """Takes the lease, and puts a holder under it."""
         assert self._context is not None, "enter the provider first"
         env, limits = await asyncio.to_thread(folder.wishes)
@@ -158,12 +147,12 @@ class ProcessSandboxes:
             holder.begin_end(0.0)
             await holder.wait_ended()
             raise
-        sandbox = ProcessSandbox(folder, handle, env, holder, owner.attempt, self._context)
+        sandbox = LocalSandbox(folder, handle, env, holder, owner.attempt, self._context)
         self._attached.add(sandbox)
         holder.gone.add_done_callback(lambda _: self._attached.discard(sandbox))
         return sandbox
 
-    async def _finish_or_abandon(self, making: asyncio.Task[ProcessSandbox], *, parks: bool) -> ProcessSandbox:
+    async def _finish_or_abandon(self, making: asyncio.Task[LocalSandbox], *, parks: bool) -> LocalSandbox:
         """A caller that is cancelled leaves nothing half made: what comes of it is ended as soon as it is there."""
         try:
             return await asyncio.shield(making)
@@ -189,11 +178,11 @@ class ProcessSandboxes:
     def _make_folder(self, spec: SandboxSpec, owner: SandboxOwner) -> tuple[SandboxFolder, str]:
         free = shutil.disk_usage(self.scratch_dir).free
         if free < MIN_FREE_BYTES:
-            raise SandboxStartError(BACKEND, f"{self.scratch_dir} has {free:,} bytes left, at least {MIN_FREE_BYTES:,} are wanted")
-        return SandboxFolder.create(self.scratch_dir, self.run_dir, spec, owner, backend=BACKEND, node=self.node)
+            raise SandboxStartError(self.backend, f"{self.scratch_dir} has {free:,} bytes left, at least {MIN_FREE_BYTES:,} are wanted")
+        return SandboxFolder.create(self.scratch_dir, self.run_dir, spec, owner, backend=self.backend, node=self.node)
 
 
-async def _undo(making: asyncio.Task[ProcessSandbox], *, parks: bool) -> None:
+async def _undo(making: asyncio.Task[LocalSandbox], *, parks: bool) -> None:
     try:
         sandbox = await making
     except SandboxError:

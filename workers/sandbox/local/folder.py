@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from workers.sandbox.errors import SandboxBusy, SandboxGone, SandboxRefused, StaleAttempt
-from workers.sandbox.process.identity import ProcessIdentity, machine_boot
+from workers.sandbox.local.identity import ProcessIdentity, machine_boot
 from workers.sandbox.spec import Limits, SandboxOwner, SandboxSpec
 
 NEW_PREFIX, TRASH_PREFIX = ".new-", ".trash-"

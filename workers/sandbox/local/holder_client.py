@@ -25,8 +25,8 @@ import ptyprocess
 
 from workers.sandbox.errors import SandboxGone, SandboxStartError
 from workers.sandbox.launcher import KillScope, LaunchedProcess
-from workers.sandbox.process.environment import MARK, library_paths
-from workers.sandbox.process.identity import ProcessIdentity, identify
+from workers.sandbox.local.environment import MARK, library_paths
+from workers.sandbox.local.identity import ProcessIdentity, identify
 from workers.sandbox.spec import Limits
 
 HOLDER_SCRIPT = Path(__file__).with_name("holder.py")

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.sandbox.errors import SandboxError, SandboxGone, SandboxLeak
-from workers.sandbox.process.environment import MARK
-from workers.sandbox.process.folder import NEW_PREFIX, TRASH_PREFIX, SandboxFolder, remove_tree, sandbox_paths
-from workers.sandbox.process.identity import ProcessIdentity, machine_boot, marked_processes, recorded_processes, send_signal, wait_ended
+from workers.sandbox.local.environment import MARK
+from workers.sandbox.local.folder import NEW_PREFIX, TRASH_PREFIX, SandboxFolder, remove_tree, sandbox_paths
+from workers.sandbox.local.identity import ProcessIdentity, machine_boot, marked_processes, recorded_processes, send_signal, wait_ended
 from workers.sandbox.spec import SandboxOwner
 
 HOLDER_GRACE_S = 3.0

@@ -1,0 +1,84 @@
+"""What a local backend is asked for: which specs it serves, and the command that builds the walls around one sandbox.
+
+Everything else of a local sandbox (its folder, its lease, the holder, entering, files, the end) is the same for all backends and stands in
+this package. A backend without walls (`process`) answers `None` for the command: its programs are children of the holder itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from workers.sandbox.spec import Isolation, SandboxSpec
+
+GIVEN_INSIDE = "/run/rollstream/given"
+SOCKETS_INSIDE = "/run/rollstream/sockets"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The folders of one sandbox as the node sees them, and where they appear inside."""
+
+    folder: Path
+    """SCRATCH/ID; below it `upper` and `work` (the overlay's), `tmp` (its /tmp) and `var-tmp` (its /var/tmp), all made by us."""
+    given: Path
+    """What we give: mounted read-only at `GIVEN_INSIDE`."""
+    sockets: Path
+    """Where its kernels make their sockets: mounted writable at `SOCKETS_INSIDE`."""
+    workdir: str
+    """Inside; it is `HOME` too. Made by us when it is missing."""
+
+    @property
+    def upper(self) -> Path:
+        return self.folder / "upper"
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "work"
+
+    @property
+    def temporary(self) -> Path:
+        return self.folder / "tmp"
+
+    @property
+    def var_temporary(self) -> Path:
+        return self.folder / "var-tmp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walls:
+    """The command that builds the walls and becomes, or starts, PID 1 inside them. Run by the holder."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """The whole environment of the command; nothing of the worker's own is in it."""
+    python: str = ""
+    """A Python inside that can run the IPython kernel; empty = the image's own `python3`."""
+
+
+class Backend(Protocol):
+    """How one kind of walls is built. Holds no state of any one sandbox."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def isolation(self) -> frozenset[Isolation]:
+        """The classes it serves on this node."""
+
+    def refuse(self, spec: SandboxSpec) -> str:
+        """Why this spec cannot be served here; empty when it can."""
+
+    def command(self, place: Place, spec: SandboxSpec, image: Path | None, pid1: Sequence[str]) -> Walls | None:
+        """The command for one sandbox; `None` = this backend has no walls. Blocks; called in a thread.
+
+        Args:
+            image: the root file system, read-only; `None` = the node's own programs.
+            pid1: what PID 1 inside is to be, as a command line by the sandbox's own paths. It inherits two descriptors, whose
+                numbers are in it: the command must pass them on.
+
+        Raises:
+            SandboxStartError: something the command needs is not there.
+        """

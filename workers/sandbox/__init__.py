@@ -6,7 +6,11 @@ from workers.sandbox.process import ProcessBackend      bare processes, for deve
 
 from workers.sandbox.base import Kernel, Probe, Sandbox, SandboxProvider, Shell
 from workers.sandbox.errors import (
+    BadImage,
     ExecTimeout,
+    ImageError,
+    ImageMissing,
+    NodeUnavailable,
     SandboxBusy,
     SandboxError,
     SandboxFileError,
@@ -21,13 +25,17 @@ from workers.sandbox.results import ExecResult, FileEntry, KernelResult, ShellRe
 from workers.sandbox.spec import Isolation, Limits, SandboxHandle, SandboxOwner, SandboxSpec
 
 __all__ = [
+    "BadImage",
     "ExecResult",
     "ExecTimeout",
     "FileEntry",
+    "ImageError",
+    "ImageMissing",
     "Isolation",
     "Kernel",
     "KernelResult",
     "Limits",
+    "NodeUnavailable",
     "Probe",
     "Sandbox",
     "SandboxBusy",

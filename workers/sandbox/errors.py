@@ -2,18 +2,23 @@
 
 SandboxError               the boundary is the sandbox; `retryable`: a new sandbox, or the same call later, can help
 ├── SandboxStartError      it could not be made
+│   └── NodeUnavailable      this node starts nothing now; another does, or this one later
 ├── SandboxRefused         it is there, and this caller may not have it
 │   ├── StaleAttempt         a later attempt of the job was seen here
 │   └── SandboxBusy          another attachment holds it
 ├── SandboxGone            it ended, or was never on this node
 ├── SessionStartError      a shell or a kernel did not come up in a live sandbox
 ├── ExecTimeout            a command outlived its limit and every attempt to end it; carries what it printed
-└── SandboxLeak            something of it may still run after it was stopped; the node is not clean
+├── SandboxLeak            something of it may still run after it was stopped; the node is not clean
+└── ImageError             an image could not be brought, made or read
+    ├── ImageMissing         nobody brought it to where this node can read it; names the command that does
+    └── BadImage             what it is made of is damaged, or reaches where it must not
 SandboxFileError           the sandbox is well, the path is not: the caller's or the model's mistake
 """
 
 from __future__ import annotations
 
+import shlex
 from typing import Literal
 
 from pipeline.errors import RollstreamError
@@ -26,6 +31,8 @@ class SandboxError(RollstreamError):
     """The sandbox itself failed, not a command in it."""
 
     retryable: bool = True
+    failure_kind: str = ""
+    """The kind in a job's record, where that is a word people and programs look for; empty = the name of the class."""
 
 
 class SandboxStartError(SandboxError):
@@ -40,6 +47,14 @@ class SandboxStartError(SandboxError):
         self.backend = backend
         self.why = why
         self.retryable = retryable
+
+
+class NodeUnavailable(SandboxStartError):
+    """The node starts no sandboxes now: its service stops, is not there, or says that it is degraded. Not the job's fault: it goes back
+    uncounted, and the worker rests for a while."""
+
+    def __init__(self, backend: str, why: str) -> None:
+        super().__init__(backend, why)
 
 
 class SandboxRefused(SandboxError):
@@ -95,6 +110,7 @@ class ExecTimeout(SandboxError):
 
     def __init__(self, what: str, timeout_s: float, stdout: bytes, stderr: bytes) -> None:
         super().__init__(f"{what}: limit of {timeout_s:g} s passed and the processes did not end when killed")
+        self.what = what
         self.timeout_s = timeout_s
         self.stdout = stdout
         self.stderr = stderr
@@ -109,6 +125,32 @@ class SandboxLeak(SandboxError):
         super().__init__(f"sandbox {sandbox_id}: still running after it was killed: {', '.join(map(str, pids))}")
         self.sandbox_id = sandbox_id
         self.pids = pids
+
+
+class ImageError(SandboxError):
+    """An image could not be had; the message says why and what to do. `retryable` by default: a full disk or a lost network may pass."""
+
+    def __init__(self, image: str, why: str) -> None:
+        super().__init__(f"image {image}: {why}")
+        self.image = image
+        self.why = why
+
+
+class ImageMissing(ImageError):
+    """No image of that name is known here, or its files are not where this node can read them. No stage fetches one."""
+
+    retryable = False
+    failure_kind = "image_missing"
+
+    def __init__(self, image: str, why: str = "not in the image store") -> None:
+        self.command = f"rollstream image pull {shlex.quote(image)}"
+        super().__init__(image, f"{why}; bring it with: {self.command}")
+
+
+class BadImage(ImageError):
+    """Content that is damaged, or an archive that tries what no image may: the same bytes will be refused again."""
+
+    retryable = False
 
 
 class SandboxFileError(RollstreamError):

@@ -50,11 +50,11 @@ def the_one_error(error: BaseException) -> BaseException:
 
 def failure_of(stage: Stage, error: Exception) -> Failure:
     """What an exception means."""
-    boundary, retryable = "handler", True
+    boundary, retryable, kind = "handler", True, ""
     if isinstance(error, InvalidRequest | DamagedBody | BodyTooLarge):
         boundary, retryable = "body", False
     elif isinstance(error, SandboxError):
-        boundary, retryable = "sandbox", error.retryable
+        boundary, retryable, kind = "sandbox", error.retryable, error.failure_kind
     elif isinstance(error, ModelError):
         boundary, retryable = "model", error.retryable
     elif isinstance(error, RendererUnavailable):
@@ -70,7 +70,7 @@ def failure_of(stage: Stage, error: Exception) -> Failure:
     return Failure(
         stage=stage,
         boundary=boundary,
-        kind=type(error).__name__,
+        kind=kind or type(error).__name__,
         message=str(error) or type(error).__name__,
         retryable=retryable,
         traceback=trace,

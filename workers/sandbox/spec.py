@@ -26,23 +26,38 @@ class Isolation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds on each single process of a sandbox. They catch mistakes; they are no defence against many processes at once."""
+    """Bounds on a sandbox: on each single process of it, set as it starts, and on all of them together (`workers/sandbox/limits`)."""
 
     cpu_s: int = 3600
     """CPU seconds of one process; a kernel lives as long as its job, so this is generous."""
     memory_bytes: int = 4 * GIB
-    """Private writable memory (RLIMIT_DATA, not RLIMIT_AS: numeric libraries reserve address space they never touch)."""
+    """Private writable memory of one process (RLIMIT_DATA, not RLIMIT_AS: numeric libraries reserve address space they never touch)."""
     file_bytes: int = GIB
     """Largest file a process may write."""
     open_files: int = 1024
     nice: int = 5
     """Added to the worker's own niceness, so that a busy sandbox cannot keep the worker from renewing its leases."""
+    sandbox_memory_bytes: int = 8 * GIB
+    """Memory of all processes together: a build or a test run beside a kernel, each at what one process may have."""
+    processes: int = 1024
+    """Processes and threads at once. Numeric libraries start a thread a core in each process, so this is far above what a task needs
+    and far below what a node can bear from one sandbox."""
+    sandbox_cpu_s: int = 36_000
+    """CPU seconds of all processes together, ended ones included: ten cores for an hour."""
+    disk_bytes: int = 16 * GIB
+    """What files may occupy beside the image: several copies of a large repository and its packages."""
+    files: int = 500_000
+    """Files and folders beside the image: a large tree of packages has a fifth of it, and counting more takes seconds."""
 
     def __post_init__(self) -> None:
         if self.open_files < 256:
             raise ValueError(f"open_files is {self.open_files}, expected at least 256: the shell's control descriptor must fit below it")
-        if min(self.cpu_s, self.memory_bytes, self.file_bytes) <= 0:
-            raise ValueError("cpu_s, memory_bytes and file_bytes must be positive")
+        if self.processes < 16:
+            raise ValueError(f"processes is {self.processes}, expected at least 16: a shell, a kernel and its threads need as many")
+        positive = ("cpu_s", "memory_bytes", "file_bytes", "sandbox_memory_bytes", "sandbox_cpu_s", "disk_bytes", "files")
+        for name in positive:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected a positive number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

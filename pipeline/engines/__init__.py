@@ -4,7 +4,7 @@
     EngineControl, Health, ...    pause, label, flush, look (`control.py`), of vLLM (`vllm.py`) and SGLang (`sglang.py`)
     connect_control, engine_kind  which kind is there, found by asking (`connect.py`)
 
-Generation is the workers' (`workers/llm`). Needs aiohttp, which the base does not bring: a trainer loads this when it first needs it.
+HTTP itself is in `connections.py` and `answers.py`; generation is the workers' (`workers/llm`). A trainer loads this with its first update.
 """
 
 from pipeline.engines.connect import connect_control, engine_kind

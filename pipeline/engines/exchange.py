@@ -7,6 +7,8 @@ Traps this file knows:
     sent (prompts, the key) is for this server.
   * An answer is believed to be short until it is read: it is bounded while it comes, and never compressed, since a megabyte of gzip can be
     a gigabyte of memory.
+  * A restart breaks every connection, and the next request goes to whoever is there then. Who must not speak with another start of the
+    server than the one that just answered has all said over one connection, and makes no second one (`only_one`).
   * Which routes are there depends on version and flags. One that is not is remembered for a while (`get_if_there`): who looks each second
     asks for it now and then only.
 """
@@ -20,9 +22,10 @@ from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
 import orjson
 
+from pipeline.engines.answers import Received, TooLong
+from pipeline.engines.connections import BrokenOff, Closed, Connections, Unreachable
 from pipeline.engines.errors import InvalidResponse, ModelError, Refused, Retryable, RetryReason
 
 KEEPALIVE_S = 4.0
@@ -52,37 +55,36 @@ class Exchange:
         url: `http://host:port` or `unix:/path/to.sock`.
         api_key: sent as a bearer token when not empty.
         max_answer_bytes: an answer above is none.
+        only_one: everything goes over one connection, one request after the other. When that is closed every request raises
+            `Retryable("closed")`, and none of them was sent.
     """
 
-    def __init__(self, url: str, api_key: str = "", *, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
+    def __init__(self, url: str, api_key: str = "", *, max_answer_bytes: int = MAX_ANSWER_BYTES, only_one: bool = False) -> None:
+        self._only_one = only_one
         self._max_answer_bytes = max_answer_bytes
         self.url = url.rstrip("/")
         self._headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
-        self._session: aiohttp.ClientSession | None = None
+        self._connections: Connections | None = None
+        self._no_address = ""
+        """What is wrong with the address; empty = nothing."""
         self.breaks = 0
         """Connections that broke or could not be made. When it has grown, another server may be behind the address."""
-        self.connections = 0
-        """Connections made so far: behind a new one the server may have been started again without one that broke."""
         self._absent: dict[str, tuple[int, float]] = {}
         """Routes that were not there: `breaks` at that time, and until when it is believed, by the monotonic clock."""
 
     def open(self) -> None:
         """Make the connection pool; on the loop that will use it."""
-        connector: aiohttp.BaseConnector
-        if self.url.startswith("unix:"):
-            path = "/" + self.url.removeprefix("unix:").lstrip("/")
-            connector = aiohttp.UnixConnector(path, keepalive_timeout=KEEPALIVE_S, limit=0)
-        else:
-            connector = aiohttp.TCPConnector(keepalive_timeout=KEEPALIVE_S, limit=0)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
-        made = aiohttp.TraceConfig()
-        made.on_connection_create_end.append(self._count_connection)
-        self._session = aiohttp.ClientSession(
-            connector=connector, timeout=timeout, headers=self._headers, auto_decompress=False, trace_configs=[made]
-        )
+        try:
+            self._connections = Connections(
+                self.url, self._headers, keepalive_s=KEEPALIVE_S, connect_timeout_s=CONNECT_TIMEOUT_S, only_one=self._only_one
+            )
+        except ValueError as error:  # found at the first exchange, as any server that cannot be reached
+            self._no_address = str(error)
 
-    async def _count_connection(self, _session: aiohttp.ClientSession, _context: object, _made: object) -> None:
-        self.connections += 1
+    @property
+    def connections(self) -> int:
+        """Connections made so far: behind a new one the server may have been started again without one that broke."""
+        return 0 if self._connections is None else self._connections.made
 
     async def __aenter__(self) -> Self:
         self.open()
@@ -93,9 +95,9 @@ class Exchange:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._connections is not None:
+            connections, self._connections = self._connections, None
+            await connections.close()
 
     async def get(self, path: str, *, timeout_s: float = CONTROL_TIMEOUT_S, parse: bool = True) -> object:
         """JSON of `path`; with `parse=False` text is taken as well."""
@@ -175,45 +177,51 @@ class Exchange:
         echo: tuple[str, Sequence[int]] | None = None,
     ) -> object:
         """One HTTP exchange: the JSON of a 200 (or its text), else one of our errors."""
-        if self._session is None:
-            raise RuntimeError("no connections: open them first, on the loop that uses them")
-        base = "http://localhost" if self.url.startswith("unix:") else self.url
-        data = None if body is None else orjson.dumps(body)
-        sent = {**headers, "content-type": "application/json"} if data is not None else dict(headers)
+        numbers = b"" if echo is None else orjson.dumps(echo[1] if isinstance(echo[1], list) else [*echo[1]])
+        data = None
+        if body is not None and echo is not None:  # the numbers are written once, for the body and to be compared
+            body = {name: orjson.Fragment(numbers) if value is echo[1] else value for name, value in body.items()}
+        if body is not None:
+            data = orjson.dumps(body)
+            headers = {**headers, "content-type": "application/json"}
         try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._session.request(method, base + path, data=data, params=dict(query), headers=sent, allow_redirects=False) as response,
-            ):
-                content = await self._read(response, f"{method} {path}")
-                status, after = response.status, response.headers.get("retry-after")
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            self.breaks += 1
-            raise Retryable("unreachable", self.url, f"{method} {path}: {error}") from error
+            async with asyncio.timeout(timeout_s):
+                received = await self._received(method, path, query, headers, data)
         except TimeoutError as error:
             raise Retryable("timeout", self.url, f"{method} {path}: no answer within {timeout_s} s") from error
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError) as error:
+        except Unreachable as error:
+            self.breaks += 1
+            raise Retryable("unreachable", self.url, f"{method} {path}: {error}") from error
+        except Closed as error:
             self.breaks += 1
             raise Retryable("closed", self.url, f"{method} {path}: connection closed before any answer: {error}") from error
-        except aiohttp.ClientError as error:
+        except BrokenOff as error:
             raise Retryable("engine_failed", self.url, f"{method} {path}: answer broken off: {error}") from error
-        if status != 200:
-            raise _error_of(self.url, status, content, after)
+        except TooLong as error:
+            raise InvalidResponse("too_long", f"{method} {path}: {error}", server=self.url) from error
+        content = received.content
+        if received.status != 200:
+            raise _error_of(self.url, received.status, content, received.headers.get("retry-after"))
         if not parse:
             return _json_or_text(content)
         try:
-            return orjson.loads(content if echo is None else _without_echo(content, *echo))
+            return orjson.loads(content if echo is None else _without_echo(content, echo[0], numbers))
         except orjson.JSONDecodeError as error:
             raise InvalidResponse("json", f"{method} {path}: {error}", server=self.url) from error
 
-    async def _read(self, response: aiohttp.ClientResponse, what: str) -> bytes:
-        most = min(self._max_answer_bytes, MAX_LOOK_BYTES) if response.method == "GET" else self._max_answer_bytes
-        content = bytearray()
-        async for piece in response.content.iter_any():
-            content += piece
-            if len(content) > most:
-                raise InvalidResponse("too_long", f"{what}: more than {most:,} bytes", server=self.url)
-        return bytes(content)
+    async def _received(self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], data: bytes | None) -> Received:
+        """One answer; a look whose connection closed is made again, on another."""
+        if self._no_address:
+            raise Unreachable(self._no_address)
+        if self._connections is None:
+            raise RuntimeError("no connections: open them first, on the loop that uses them")
+        if method != "GET":
+            return await self._connections.exchange(method, path, query, headers, data, self._max_answer_bytes)
+        most_bytes = min(self._max_answer_bytes, MAX_LOOK_BYTES)
+        try:
+            return await self._connections.exchange(method, path, query, headers, data, most_bytes)
+        except Closed:
+            return await self._connections.exchange(method, path, query, headers, data, most_bytes)
 
 
 def _error_of(server: str, status: int, content: bytes, retry_after: str | None) -> ModelError:
@@ -233,9 +241,10 @@ def _error_of(server: str, status: int, content: bytes, retry_after: str | None)
     return Retryable(reason, server, detail, status=status, retry_after_s=after_s)
 
 
-def _without_echo(content: bytes, name: str, numbers: Sequence[int]) -> bytes:
-    """An answer with `SAME` in place of an exact echo. No text inside a JSON string reads like one: quotes are escaped there."""
-    key, sent = orjson.dumps(name) + b":", orjson.dumps(numbers if isinstance(numbers, list) else [*numbers])
+def _without_echo(content: bytes, name: str, sent: bytes) -> bytes:
+    """An answer with `SAME` in place of an exact echo of a list that was `sent` so. No text inside a JSON string reads like one: quotes
+    are escaped there."""
+    key = orjson.dumps(name) + b":"
     at = content.find(key) + len(key)
     if at < len(key) or not content.startswith(sent, at):
         return content

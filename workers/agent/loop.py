@@ -222,7 +222,7 @@ class _AgentLoop:
                 return self._spoken(said, prompt, None, plan) if said else plan
             if self.active.left_s <= 0:
                 return self._spoken(said, prompt, None, StopReason.TIME) if said else StopReason.TIME
-            request = self._request(plan, part)
+            request = self._request(plan, prompt.ids if not said else [*self.recorder.ids], part)
             try:
                 result, out_of_time = await self._call(request)
             except Overlong:  # the server at hand has less room than the one that was asked first
@@ -266,11 +266,11 @@ class _AgentLoop:
             max_model_len=self.caps.max_model_len,
         )
 
-    def _request(self, plan: Budget, part: int) -> GenRequest:
+    def _request(self, plan: Budget, prompt_ids: list[int], part: int) -> GenRequest:
         job = self.job
         return GenRequest(
             request_id=f"{job.job}.{job.attempt}.{self.turns}.{part}",
-            prompt_ids=list(self.recorder.ids),
+            prompt_ids=prompt_ids,
             sampling=job.template.sampling,
             max_tokens=plan.max_tokens,
             seed=call_seed(job, self.turns, part),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from pipeline.messages import Json
@@ -72,7 +73,7 @@ def parse_turn(
         in_thought: whether the prompt had opened a thought; None = not known, then a closing tag without an opening one tells.
     """
     reader = FORMATS[format](text, tools, truncated=finish != "stop")
-    marks = re.compile("|".join(re.escape(mark) for mark in (chatml.THINK_OPEN, chatml.THINK_CLOSE, *reader.marks)))
+    marks = _marks(reader.marks)
     content: list[str] = []
     thoughts: list[str] = []
     items: list[Item] = []
@@ -119,6 +120,12 @@ def parse_turn(
             if len(items) > MOST_ITEMS:
                 rest = CallError("malformed", f"more than {MOST_ITEMS} calls in one turn: the rest was not read")
                 return _turn(content, thoughts, [*items[:MOST_ITEMS], rest], in_thought=False)
+
+
+@lru_cache(maxsize=16)
+def _marks(of_format: tuple[str, ...]) -> re.Pattern[str]:
+    """Finds where a thought or a call of a format begins or ends."""
+    return re.compile("|".join(re.escape(mark) for mark in (chatml.THINK_OPEN, chatml.THINK_CLOSE, *of_format)))
 
 
 def _turn(content: Sequence[str], thoughts: Sequence[str], items: Sequence[Item], *, in_thought: bool) -> ParsedTurn:

@@ -131,6 +131,7 @@ class TrajectoryRecorder:
         self._segments: list[_OpenSegment] = []
         self._turns: list[Turn] = []
         self._messages: list[ChatMessage] = []
+        self._n_sampled = 0
         self._n_journalled = 0
         self._turns_journalled = 0
         self._messages_journalled = 0
@@ -155,7 +156,7 @@ class TrajectoryRecorder:
     @property
     def sampled_tokens(self) -> int:
         """Sampled so far, over all segments."""
-        return sum(segment.sampled.count(1) for segment in self._segments)
+        return self._n_sampled
 
     # ---- recording
 
@@ -196,6 +197,7 @@ class TrajectoryRecorder:
         segment = self._segments[-1]
         start, end = len(segment.ids), len(segment.ids) + len(result.output_ids)
         segment.add_sampled(result.output_ids, result.logprobs, train=train)
+        self._n_sampled += len(result.output_ids)
         for span in result.spans:
             segment.add_version(VersionSpan(version=span.version, start=start + span.start, end=start + span.end))
         if segment.turns and segment.turns[-1][1] == start:
@@ -251,6 +253,7 @@ class TrajectoryRecorder:
                 raise ValueError(f"expected delta {recorder._n_journalled} of the journal, got {delta.index}")
             for part in delta.segments:
                 recorder._append(part)
+                recorder._n_sampled += part.sampled_mask.tobytes().count(1)
             for turn in delta.turns:
                 places = recorder._segments[turn.segment].turns
                 if places and places[-1][1] == turn.start:

@@ -6,6 +6,7 @@ a gap in the spans is not closed. Zero is a real logprob (certainty) and passes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -57,10 +58,11 @@ def check_logprobs(logprobs: Sequence[object], n_tokens: int) -> list[float]:
         position, value = next((i, value) for i, value in enumerate(logprobs) if type(value) not in _REAL_NUMBERS)
         raise InvalidResponse("logprobs_finite", f"logprob at {position} is {value!r}, expected a number")
     values = [*map(float, cast("Sequence[float]", logprobs))]
-    for position, number in enumerate(values):
-        if not LOWEST_LOGPROB < number <= HIGHEST_LOGPROB:
-            raise InvalidResponse("logprobs_finite", f"logprob at {position} is {number!r}, expected a finite number at most 0")
-    return values
+    # The least and the largest of numbers are undefined with a NaN among them, which makes their sum one.
+    if min(values, default=0.0) > LOWEST_LOGPROB and max(values, default=0.0) <= HIGHEST_LOGPROB and not math.isnan(sum(values)):
+        return values
+    position, number = next((i, number) for i, number in enumerate(values) if not LOWEST_LOGPROB < number <= HIGHEST_LOGPROB)
+    raise InvalidResponse("logprobs_finite", f"logprob at {position} is {number!r}, expected a finite number at most 0")
 
 
 def check_finish(finish: object, n_tokens: int, max_tokens: int) -> Finish:

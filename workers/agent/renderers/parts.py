@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 
 from workers.llm.tokenizer import Tokenizer
 
@@ -52,10 +51,13 @@ def is_control(name: str) -> bool:
 def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part]) -> list[int]:
     """Ids of a rendering. Neighbouring texts are encoded as one: merges cross message borders, not control tokens."""
     ids: list[int] = []
-    for is_token, group in groupby(parts, key=lambda part: part.is_token):
-        texts = [part.text for part in group]
-        if is_token:
-            ids += [tokenizer.special(text) for text in texts]
-        else:
+    texts: list[str] = []
+    for part in parts:
+        if not part.is_token:
+            texts.append(part.text)
+            continue
+        if texts:
             ids += tokenizer.encode("".join(texts))
-    return ids
+            texts.clear()
+        ids.append(tokenizer.special(part.text))
+    return ids + tokenizer.encode("".join(texts)) if texts else ids

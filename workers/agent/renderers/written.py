@@ -84,7 +84,8 @@ class WrittenRenderer(ABC):
         if old[-1] not in self._closing:
             spoken = ids[turns[-1][0] :] if turns and turns[-1][1] == len(ids) else ()
             old += [self._end] if began else self._closers(spoken)
-        return Prompt(old + self._delta(messages), self._in_thought(), began)
+        old += self._delta(messages)
+        return Prompt(old, self._in_thought(), began)
 
     def turn_text(self, ids: Sequence[int], stop: int | str | None = None) -> str:
         """Text of a sampled turn."""

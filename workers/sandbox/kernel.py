@@ -90,6 +90,7 @@ class IpcKernel:
                 error_text=text or output.error_text,
                 state_lost=self._live is None,
                 fresh_kernel=fresh,
+                cwd=output.cwd,
                 incomplete=wake == "incomplete",
                 truncated_bytes=output.truncated_bytes,
                 took_s=time.monotonic() - started,

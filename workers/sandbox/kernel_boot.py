@@ -8,6 +8,7 @@ Needs only ipykernel; imports nothing of Rollstream, so it runs in any image.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -47,11 +48,17 @@ def wake_on_signals() -> None:
 
 
 class SandboxKernel(IPythonKernel):
-    """An IPython kernel whose interrupts only hit cells."""
+    """An IPython kernel whose interrupts only hit cells, and whose replies say where it stands."""
 
     def start(self) -> None:
         super().start()  # type: ignore[no-untyped-call]
         self.io_loop.add_callback(wake_on_signals)
+
+    async def do_execute(self, *args: Any, **more: Any) -> dict[str, Any]:
+        reply: dict[str, Any] = await super().do_execute(*args, **more)  # type: ignore[no-untyped-call]
+        with contextlib.suppress(OSError):  # its folder was deleted
+            reply["cwd"] = os.getcwd()
+        return reply
 
     def pre_handler_hook(self) -> None:
         self.saved_sigint_handler = signal.signal(signal.SIGINT, interrupt_cell)

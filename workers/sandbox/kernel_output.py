@@ -22,6 +22,7 @@ class CellOutput:
         self.result: str | None = None
         self.error_name = ""
         self.error_text = ""
+        self.cwd = ""
 
     def take(self, kind: str, content: Mapping[str, Any]) -> None:
         """Takes the content of an output message; kinds that show nothing are ignored."""
@@ -48,6 +49,7 @@ class CellOutput:
                 self._show_block(*_readable(payload.get("data", {})))
         if content.get("status") == "error" and not self.error_name:
             self._take_error(content)
+        self.cwd = valid_utf8(str(content.get("cwd") or ""))
 
     def say(self, text: str) -> None:
         """Adds a line of our own."""

@@ -86,6 +86,8 @@ class KernelResult:
     """The kernel ended with this cell: its variables are gone."""
     fresh_kernel: bool = False
     """This cell ran in a new kernel although earlier cells ran in another: their variables were not there."""
+    cwd: str = ""
+    """Working directory after the cell; empty when the kernel did not say (it died, or its folder is gone)."""
     incomplete: bool = False
     """Messages were lost on the way; the status is certain, the output may lack parts."""
     truncated_bytes: int = 0

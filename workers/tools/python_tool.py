@@ -1,8 +1,13 @@
-"""The tool `python`: cells in the sandbox's IPython, whose variables stay between calls."""
+"""The tool `python`: cells in the sandbox's IPython, whose variables stay between calls.
+
+A cell starts where the other tools stand (`working_folder.py`): Python begins in the shell's directory, and follows when a command changed
+it. That takes a cell of its own, sent only then; no variable and no `_` of the model's is touched by it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from pipeline.failpoints import failpoint
@@ -10,10 +15,14 @@ from pipeline.messages import Json
 from workers.sandbox.base import DEFAULT_OUTPUT_BYTES, Kernel
 from workers.sandbox.results import KernelResult
 from workers.tools.base import ToolResult
+from workers.tools.working_folder import WorkingFolder
 
 NO_OUTPUT = "(no output)"
 FRESH = "[This ran in a new Python: the variables of earlier calls are gone.]"
 INCOMPLETE = "[Some of the output was lost.]"
+GO = "try: __import__('os').chdir({folder!r})\nexcept OSError: pass"
+MOVE_S = 5.0
+"""For changing to a folder: only a dead network mount takes longer."""
 
 
 class PythonTool:
@@ -33,8 +42,10 @@ class PythonTool:
         "required": ["code"],
     }
 
-    def __init__(self, kernel: Kernel, *, max_output_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
+    def __init__(self, kernel: Kernel, *, folder: WorkingFolder | None = None, max_output_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
         self._kernel = kernel
+        self._folder = folder or WorkingFolder()
+        self._standing = ""
         self._max_output_bytes = max_output_bytes
 
     async def __call__(self, arguments: Mapping[str, object], *, timeout_s: float) -> ToolResult:
@@ -43,8 +54,14 @@ class PythonTool:
         Raises:
             SandboxError: the sandbox failed, not the code.
         """
+        is_fresh = await self._move(timeout_s)
         result = await self._kernel.run(str(arguments["code"]), timeout_s=timeout_s, max_output_bytes=self._max_output_bytes)
         failpoint("sandbox_kernel")
+        if is_fresh:
+            result = replace(result, fresh_kernel=True)
+        self._standing = "" if result.state_lost else result.cwd
+        if result.cwd:
+            self._folder.path = result.cwd
         return ToolResult(
             text=model_text(result, timeout_s),
             is_error=result.status != "ok",
@@ -52,10 +69,19 @@ class PythonTool:
                 "status": result.status,
                 "error": result.error_name,
                 "state_lost": result.state_lost,
+                "cwd": result.cwd,
                 "truncated_bytes": result.truncated_bytes,
                 "took_s": round(result.took_s, 3),
             },
         )
+
+    async def _move(self, timeout_s: float) -> bool:
+        """Goes where the other tools stand; true when that met a kernel whose variables are not those of earlier cells."""
+        there = self._folder.move_for(self._standing)
+        if not there:
+            return False
+        moved = await self._kernel.run(GO.format(folder=there), timeout_s=min(timeout_s, MOVE_S))
+        return moved.fresh_kernel or moved.state_lost
 
 
 def model_text(result: KernelResult, timeout_s: float) -> str:
@@ -64,6 +90,7 @@ def model_text(result: KernelResult, timeout_s: float) -> str:
         FRESH if result.fresh_kernel else "",
         result.output.rstrip("\n"),
         INCOMPLETE if result.incomplete else "",
+        f"[{result.truncated_bytes:,} bytes of output were left out.]" if result.truncated_bytes else "",
         _fate(result, timeout_s),
     ]
     return "\n".join(filter(None, parts)) or NO_OUTPUT

@@ -1,0 +1,66 @@
+"""Who has to go when a sandbox is over a bound: pure decisions over what one look saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from workers.sandbox.limits.process_table import Process
+
+NEAR_SHARE = 0.8
+"""RSS counts shared pages in each process, so it is never below what the sandbox really has: under this share nothing finer is asked."""
+GIB, MIB, KIB = 1024**3, 1024**2, 1024
+BUSY_CPU_S = 0.02
+"""Two ticks between two looks: less than that is a shell that reaps and prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A process and what it weighs."""
+
+    process: Process
+    bytes: int
+
+
+def is_near(used: float, limit: float) -> bool:
+    return used >= NEAR_SHARE * limit
+
+
+def too_heavy(weighed: Iterable[Weighed], limit_bytes: int) -> list[Weighed]:
+    """The largest processes whose ends bring the sum below the limit; empty when it is."""
+    falling = sorted(weighed, key=lambda one: one.bytes, reverse=True)
+    left = sum(one.bytes for one in falling)
+    chosen: list[Weighed] = []
+    for one in falling:
+        if left <= limit_bytes:
+            break
+        chosen.append(one)
+        left -= one.bytes
+    return chosen
+
+
+def busy(
+    processes: Sequence[Process], cpu_before_s: Mapping[tuple[int, int], float], is_session: Callable[[Process], bool]
+) -> list[Process]:
+    """Those that a sandbox without CPU time left may not keep: all but shells and kernels that only wait."""
+    return [
+        process
+        for process in processes
+        if not process.is_ended
+        and not (is_session(process) and process.cpu_s - cpu_before_s.get((process.pid, process.started), 0.0) < BUSY_CPU_S)
+    ]
+
+
+def writers(written: Mapping[Process, int | None], before: Mapping[tuple[int, int], int] | None) -> list[Process]:
+    """Those that wrote to a disk since the look before; without one, those that ever wrote a mebibyte. Who hides it counts as one."""
+    if before is None:
+        return [process for process, count in written.items() if count is None or count >= MIB]
+    return [process for process, count in written.items() if count is None or count > before.get((process.pid, process.started), 0)]
+
+
+def size_text(count: float) -> str:
+    """A size for people: three digits and a unit."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}" if count / unit < 1000 else f"{count / unit:.0f} {name}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,191 @@
+"""What the watchdog knows of one sandbox: its bounds, its processes, what it has used, and what was done about it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from workers.sandbox.limits.cgroups import Events, SandboxCgroup
+from workers.sandbox.limits.disk import DiskUse
+from workers.sandbox.limits.process_table import Process, numbers_of, read_process, total
+from workers.sandbox.limits.verdicts import size_text
+from workers.sandbox.spec import Limits
+from workers.sandbox.use import SandboxUse
+
+log = structlog.get_logger(__name__)
+
+KEPT_NOTICES = 32
+
+COUNT_EVERY_S = 60.0
+"""Of a sandbox that computes, although the disk shows no sign of it."""
+COUNT_AT_LEAST_S = 1.0
+COUNT_COST = 20
+"""A count is not repeated before so many times what it took."""
+FILLED_BYTES = 64 * 1024 * 1024
+FILLED_FILES = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """One sandbox to be bounded."""
+
+    sandbox_id: str
+    limits: Limits
+    holder_pid: int
+    """All processes of the sandbox descend from it."""
+    keeper_pid: int = 0
+    """PID 1 inside, as the node counts: what else is in a PID namespace below the holder's is the sandbox's own. 0 = no walls, all
+    descendants are."""
+    folders: tuple[Path, ...] = ()
+    """What counts as its disk."""
+    cgroup: SandboxCgroup | None = None
+    cpu_used_s: float = 0.0
+    """By earlier attachments."""
+
+
+class Watch:
+    """What the watchdog knows of one sandbox. `use` and `take_notices` may be called at any time."""
+
+    def __init__(self, watched: Watched, close: Callable[[Watch], None]) -> None:
+        self.watched = watched
+        self._close = close
+        self._untold: deque[str] = deque(maxlen=KEPT_NOTICES)
+        self._notices: deque[str] = deque(maxlen=KEPT_NOTICES)
+        holder = read_process(watched.holder_pid)
+        self._holder_started = holder.started if holder else -1
+        self._depth = len(numbers_of(watched.holder_pid))
+        self._inside: dict[tuple[int, int], bool] = {}
+        self._tree_cpu_s = self._lost_cpu_s = 0.0
+        self._events = watched.cgroup.events() if watched.cgroup else Events()
+        self.inside: list[Process] = []
+        """The sandbox's own processes at the last look."""
+        self.memory_bytes = self.memory_peak_bytes = self.processes = self.processes_peak = 0
+        self.cpu_s = watched.cpu_used_s
+        self.cpu_before_s: dict[tuple[int, int], float] = {}
+        self.written_before: dict[tuple[int, int], int] | None = None
+        self.bombed_at_s = float("-inf")
+        self.disk = DiskState()
+
+    def use(self) -> SandboxUse:
+        """What was used so far, without what others enforce or count."""
+        return SandboxUse(
+            memory_bytes=self.memory_bytes,
+            memory_peak_bytes=self.memory_peak_bytes,
+            processes=self.processes,
+            processes_peak=self.processes_peak,
+            cpu_s=round(self.cpu_s, 3),
+            disk_bytes=self.disk.counted.bytes,
+            files=self.disk.counted.files,
+            notices=tuple(self._notices),
+        )
+
+    def take_notices(self) -> tuple[str, ...]:
+        """What happened since it was last asked."""
+        taken: list[str] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._untold.popleft())
+        return tuple(taken)
+
+    def close(self) -> None:
+        """Ends the watch; of the sandbox nothing is touched any more once a look that is under way has ended."""
+        self._close(self)
+
+    # -- for the watchdog ---------------------------------------------------------------------------------------------------------------
+
+    def tell(self, notice: str) -> None:
+        self._untold.append(notice)
+        self._notices.append(notice)
+        log.warning("sandbox_limit", sandbox_id=self.watched.sandbox_id, notice=notice)
+
+    def take_in(self, members: Sequence[Process]) -> None:
+        """Accounts for one look."""
+        self.inside = [process for process in members if self._is_inside(process)]
+        self.memory_bytes = sum(process.rss_bytes for process in self.inside)
+        self.memory_peak_bytes = max(self.memory_bytes, self.memory_peak_bytes)
+        self.processes = total(self.inside)
+        self.processes_peak = max(self.processes, self.processes_peak)
+        self.cpu_s = self.watched.cpu_used_s + self._count_cpu(members)
+
+    def is_session(self, process: Process) -> bool:
+        """Whether it was started by us: a shell, a kernel, a command."""
+        return process.parent == self.watched.holder_pid
+
+    def look_at_events(self) -> None:
+        if self.watched.cgroup is None:
+            return
+        before, self._events = self._events, self.watched.cgroup.events()
+        limits = self.watched.limits
+        if killed := self._events.memory_kills - before.memory_kills:
+            self.tell(
+                f"memory: the sandbox reached its {size_text(limits.sandbox_memory_bytes)}; the kernel killed {killed} of its processes"
+            )
+        if self._events.refused_forks and not before.refused_forks:
+            self.tell(f"processes: the sandbox reached its {limits.processes:,}; the kernel refuses more")
+
+    @property
+    def is_there(self) -> bool:
+        holder = read_process(self.watched.holder_pid)
+        return holder is not None and holder.started == self._holder_started and not holder.is_ended
+
+    def _is_inside(self, process: Process) -> bool:
+        """The keeper, and what built the walls, are not the sandbox's own."""
+        if not self.watched.keeper_pid:
+            return True
+        if process.pid == self.watched.keeper_pid:
+            return False
+        identity = (process.pid, process.started)
+        if identity not in self._inside:
+            numbers = numbers_of(process.pid)
+            if not numbers:  # it has ended
+                return False
+            self._inside[identity] = len(numbers) > self._depth
+        return self._inside[identity]
+
+    def _count_cpu(self, members: Sequence[Process]) -> float:
+        """The kernel adds the time of an ended process to who waited for it; when nobody did, the sum falls, and what was there is kept."""
+        counted = self.watched.cgroup.cpu_s() if self.watched.cgroup else None
+        if counted is not None:
+            return counted
+        holder = read_process(self.watched.holder_pid)
+        tree = sum(process.cpu_s + process.reaped_cpu_s for process in members) + (holder.reaped_cpu_s if holder else 0.0)
+        self._lost_cpu_s += max(0.0, self._tree_cpu_s - tree)
+        self._tree_cpu_s = tree
+        return tree + self._lost_cpu_s
+
+    def forget_ended(self) -> None:
+        there = {(process.pid, process.started) for process in self.inside}
+        self._inside = {identity: inside for identity, inside in self._inside.items() if identity in there or not inside}
+        self.cpu_before_s = {(process.pid, process.started): process.cpu_s for process in self.inside}
+
+
+@dataclass(slots=True)
+class DiskState:
+    """When a sandbox's files were counted, and what has happened since."""
+
+    counted: DiskUse = field(default_factory=DiskUse)
+    at_s: float = float("-inf")
+    took_s: float = 0.0
+    cpu_s: float = -1.0
+    free_bytes: int = 0
+    free_files: int = 0
+    is_over: bool = False
+
+    def is_due(self, now_s: float, cpu_s: float, free_bytes: int, free_files: int, limits: Limits) -> bool:
+        """Whether files may have come that make a difference. Who computes nothing writes nothing."""
+        if now_s - self.at_s < max(COUNT_AT_LEAST_S, COUNT_COST * self.took_s):
+            return False
+        if self.is_over:
+            return True
+        if cpu_s <= self.cpu_s:
+            return False
+        room = limits.disk_bytes - self.counted.bytes
+        room_files = limits.files - self.counted.files
+        filled = self.free_bytes - free_bytes >= min(FILLED_BYTES, room // 2)
+        crowded = self.free_files - free_files >= min(FILLED_FILES, room_files // 2)
+        return filled or crowded or now_s - self.at_s >= COUNT_EVERY_S

@@ -1,0 +1,270 @@
+"""Bounds sandboxes as wholes, where the kernel does not do it for us: memory, processes, CPU time, disk. One a node.
+
+1. A look a second costs a few milliseconds for hundreds of processes (`process_table.py`). It is sooner when a sandbox is near a bound, and
+   later when looks are dear: whatever runs on the node, looking takes at most `MOST_SHARE` of a core.
+2. Over a bound, processes are ended, never the sandbox: its shell and files stay, so the agent reads what happened and can go on. Who is
+   ended is named in a notice, which the next result of the sandbox carries, and in its use, which the job's record carries.
+      memory      the largest processes, until the rest fits
+      processes   all but shells and kernels; these too when it happens again soon
+      CPU time    whatever still computes, at each look from then on
+      disk        whatever wrote since the last look, at each look until files are deleted
+3. It acts on processes that descend from the sandbox's holder, are inside its walls and are still themselves; never on a name.
+4. It can be late: between two looks a process may take what the machine gives. The kernel's own bounds (one process's memory, one file's
+   size, `pid_max`, groups) hold at every moment; what runs in sandboxes is what the kernel ends first when memory runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from workers.sandbox.limits import ending, verdicts
+from workers.sandbox.limits.disk import DiskCounter
+from workers.sandbox.limits.process_table import Process, ProcessTable, own_share_bytes, written_bytes
+from workers.sandbox.limits.verdicts import Weighed, is_near, size_text
+from workers.sandbox.limits.watch import COUNT_EVERY_S, FILLED_BYTES, Watch, Watched
+
+log = structlog.get_logger(__name__)
+
+LINUX = sys.platform == "linux"
+PERIOD_S, SOON_S = 1.0, 0.2
+MOST_SHARE = 0.04
+"""Of a core, for looks. With what the event loop adds this stays below the 5 % a node may spend on watching."""
+SMALL_BYTES = 4 * 1024 * 1024
+"""A process with less is weighed by its RSS: walking its mappings would cost more than it could tell."""
+AGAIN_S = 10.0
+MIN_FREE_BYTES = 512 * 1024 * 1024
+"""With less free disk than this, whoever writes is ended: a full disk would end every sandbox of the node."""
+
+FIRST_COUNT_S = 5.0
+"""After an attachment; what it found there is soon known, and a start is not slowed down."""
+
+
+class Watchdog:
+    """Watches the sandboxes of this process.
+
+    Args:
+        scratch_dir: the disk they live on.
+    """
+
+    def __init__(self, scratch_dir: Path) -> None:
+        self._scratch = scratch_dir
+        self._watches: dict[Watch, None] = {}
+        self._table = ProcessTable()
+        self._counter = DiskCounter()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._some = asyncio.Event()
+        self._look_now = asyncio.Event()
+        self._looked = asyncio.Event()
+        self._free_bytes = self._free_files = 0
+        self.looks = 0
+        self.look_cpu_s = 0.0
+        """CPU seconds that all looks took."""
+
+    async def __aenter__(self) -> Self:
+        if LINUX:
+            loop = asyncio.get_running_loop()
+            self._tasks = [
+                loop.create_task(self._keep_looking(), name="sandbox-watchdog"),
+                loop.create_task(self._keep_counting(), name="sandbox-disk-count"),
+            ]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for task in self._tasks:
+            task.cancel()
+        ends = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._counter.close()
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, asyncio.CancelledError):
+                raise end
+
+    def watch(self, watched: Watched) -> Watch:
+        """Begins to bound a sandbox. Reads two small files."""
+        watch = Watch(watched, self._unwatch)
+        watch.disk.at_s = time.monotonic() - COUNT_EVERY_S + FIRST_COUNT_S
+        self._watches[watch] = None
+        self._some.set()
+        return watch
+
+    def look_soon(self) -> None:
+        """Does not wait for the period: for who knows that something has just changed."""
+        self._look_now.set()
+
+    def _unwatch(self, watch: Watch) -> None:
+        self._watches.pop(watch, None)
+        if not self._watches:
+            self._some.clear()
+
+    # -- processes ----------------------------------------------------------------------------------------------------------------------
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self._some.wait()
+            try:
+                took_s, soon = await asyncio.to_thread(self._look, list(self._watches))
+            except OSError as error:  # no descriptor left, say: what is over a bound now is so at the next look
+                log.error("sandboxes_not_looked_at", error=str(error))
+                took_s, soon = 0.0, False
+            self._looked.set()
+            pause_s = max(SOON_S if soon else PERIOD_S, took_s / MOST_SHARE)
+            self._look_now.clear()
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._look_now.wait()
+            except TimeoutError:
+                continue
+
+    def _look(self, watches: Sequence[Watch]) -> tuple[float, bool]:
+        """One look at all; returns the CPU seconds it took, and whether somebody is near a bound."""
+        began_s = time.thread_time()
+        soon = self._look_at_disk()
+        families = self._table.look(watch.watched.holder_pid for watch in watches)
+        for watch in watches:
+            if not watch.is_there:
+                continue
+            memory_before = watch.memory_bytes
+            watch.take_in(families[watch.watched.holder_pid])
+            soon = self._judge(watch, memory_before) or soon
+            watch.forget_ended()
+        took_s = time.thread_time() - began_s
+        self.looks += 1
+        self.look_cpu_s += took_s
+        return took_s, soon
+
+    def _look_at_disk(self) -> bool:
+        """Whether the node's disk fills up quickly, or is nearly full."""
+        before = self._free_bytes
+        with contextlib.suppress(OSError):
+            found = os.statvfs(self._scratch)
+            self._free_bytes, self._free_files = found.f_bavail * found.f_frsize, found.f_favail
+        return self._free_bytes < MIN_FREE_BYTES or before - self._free_bytes > FILLED_BYTES
+
+    def _judge(self, watch: Watch, memory_before: int) -> bool:
+        """Ends what is over a bound; whether something is near one."""
+        limits = watch.watched.limits
+        watch.look_at_events()
+        self._judge_processes(watch)
+        self._judge_memory(watch)
+        if watch.cpu_s > limits.sandbox_cpu_s:
+            self._end_busy(watch)
+        low = self._free_bytes < MIN_FREE_BYTES
+        if watch.disk.is_over or low:
+            self._end_writers(watch, low)
+        else:
+            watch.written_before = None
+        growth = watch.memory_bytes - memory_before
+        return (
+            watch.disk.is_over
+            or 2 * watch.memory_bytes > limits.sandbox_memory_bytes
+            or watch.memory_bytes + 2 * growth > limits.sandbox_memory_bytes
+            or 2 * watch.processes > limits.processes
+        )
+
+    def _judge_memory(self, watch: Watch) -> None:
+        limit = watch.watched.limits.sandbox_memory_bytes
+        if not is_near(watch.memory_bytes, limit):
+            return
+        weighed = [Weighed(process, _weight(process)) for process in watch.inside if not process.is_ended]
+        used = sum(one.bytes for one in weighed)
+        for one in verdicts.too_heavy(weighed, limit):
+            for name in ending.kill([one.process]):
+                over = f"memory: the sandbox used {size_text(used)} of its {size_text(limit)}"
+                watch.tell(f"{over}; its largest process, {name} with {size_text(one.bytes)}, was killed")
+
+    def _judge_processes(self, watch: Watch) -> None:
+        limit = watch.watched.limits.processes
+        count = watch.processes
+        if count < limit:
+            return
+        again = time.monotonic() - watch.bombed_at_s < AGAIN_S
+        watch.bombed_at_s = time.monotonic()
+        roots = [each.watched.holder_pid for each in self._watches]
+        if watch.watched.holder_pid not in roots:
+            return
+
+        def family() -> list[Process]:
+            watch.take_in(self._table.look(roots)[watch.watched.holder_pid])
+            return watch.inside
+
+        ended = ending.stop_then_kill(family, lambda process: not again and watch.is_session(process))
+        if ended:
+            whom = "all of them were" if again else "all but the shells and kernels were"
+            watch.tell(
+                f"processes: the sandbox had {count:,} of its {limit:,} processes and threads; {whom} killed: {ending.listed(ended)}"
+            )
+
+    def _end_busy(self, watch: Watch) -> None:
+        ended = ending.kill(verdicts.busy(watch.inside, watch.cpu_before_s, watch.is_session))
+        if ended:
+            limit = watch.watched.limits.sandbox_cpu_s
+            watch.tell(f"cpu: the sandbox has used up its {limit:,} seconds of CPU time; killed: {ending.listed(ended)}")
+
+    def _end_writers(self, watch: Watch, low: bool) -> None:
+        written = {process: written_bytes(process.pid) for process in watch.inside if not process.is_ended}
+        ended = ending.kill(verdicts.writers(written, watch.written_before))
+        watch.written_before = {(process.pid, process.started): count for process, count in written.items() if count is not None}
+        if not ended:
+            return
+        if low and not watch.disk.is_over:
+            watch.tell(f"disk: the node has only {size_text(self._free_bytes)} left; killed what was writing: {ending.listed(ended)}")
+            return
+        watch.tell(f"{_disk_text(watch)}: delete some; killed what was writing: {ending.listed(ended)}")
+
+    # -- disk ---------------------------------------------------------------------------------------------------------------------------
+
+    async def _keep_counting(self) -> None:
+        while True:
+            await self._looked.wait()
+            self._looked.clear()
+            due = [watch for watch in self._watches if watch.watched.folders and self._is_due(watch)]
+            for watch in due:
+                if watch in self._watches:
+                    await self._count(watch)
+
+    def _is_due(self, watch: Watch) -> bool:
+        now_s = time.monotonic()
+        return watch.disk.is_due(now_s, watch.cpu_s, self._free_bytes, self._free_files, watch.watched.limits)
+
+    async def _count(self, watch: Watch) -> None:
+        limits, state = watch.watched.limits, watch.disk
+        state.cpu_s, state.free_bytes, state.free_files = watch.cpu_s, self._free_bytes, self._free_files
+        began_s = time.monotonic()
+        try:
+            state.counted = await self._counter.count(watch.watched.folders, max_files=limits.files)
+        except OSError as error:
+            log.error("sandbox_disk_not_counted", sandbox_id=watch.watched.sandbox_id, error=str(error))
+            return
+        finally:
+            state.at_s = time.monotonic()
+            state.took_s = state.at_s - began_s
+        over = state.counted.bytes > limits.disk_bytes or state.counted.files > limits.files or state.counted.uncounted > 0
+        if over and not state.is_over:
+            watch.tell(f"{_disk_text(watch)}: whatever writes is killed until some are deleted")
+            self.look_soon()
+        state.is_over = over
+
+
+def _weight(process: Process) -> int:
+    if process.rss_bytes < SMALL_BYTES:
+        return process.rss_bytes
+    share = own_share_bytes(process.pid)
+    return process.rss_bytes if share is None else share
+
+
+def _disk_text(watch: Watch) -> str:
+    limits, counted = watch.watched.limits, watch.disk.counted
+    if counted.uncounted:
+        return f"disk: {counted.uncounted} folders of the sandbox are nested too deeply to be counted"
+    if counted.files > limits.files:
+        return f"disk: the sandbox has more than its {limits.files:,} files"
+    return f"disk: the files of the sandbox take {size_text(counted.bytes)} of its {size_text(limits.disk_bytes)}"

@@ -43,7 +43,7 @@ def encode(record: object) -> bytes:
     Raises:
         TypeError: the record holds something that is not a plain value, a record or a u32/f32/u8 array.
     """
-    packed = msgpack.packb({"v": SCHEMA_MAJOR, **_to_map(record)}, default=_pack_other, use_bin_type=True)
+    packed = msgpack.packb({"v": SCHEMA_MAJOR, **_to_map(record)}, default=pack_other, use_bin_type=True)
     return b"\x00" + typing.cast(bytes, packed)
 
 
@@ -64,6 +64,20 @@ def decode(cls: type[Record], body: bytes) -> Record:
         return typing.cast(Record, _reader_of(typing.cast(Hashable, cls))(raw))
     except (TypeError, ValueError, KeyError) as error:
         raise DamagedBody(f"not a {cls.__name__}: {error}", body) from error
+
+
+def to_map(record: object) -> dict[str, object]:
+    """The fields of one record, for a wire of another form; records in it are left to `pack_other`."""
+    return _to_map(record)
+
+
+def from_map(cls: type[Record], raw: object) -> Record:
+    """The record in a map that another wire brought.
+
+    Raises:
+        ValueError, TypeError: not a record of this class; says which field.
+    """
+    return typing.cast(Record, _reader_of(typing.cast(Hashable, cls))(raw))
 
 
 def decode_map(body: bytes) -> dict[str, object]:
@@ -102,7 +116,8 @@ def _field_names(cls: typing.Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(cls))
 
 
-def _pack_other(value: object) -> object:
+def pack_other(value: object) -> object:
+    """What msgpack is to make of a value that it does not know: its `default`."""
     if isinstance(value, np.ndarray):
         code = EXT_OF_KIND.get((value.dtype.kind, value.dtype.itemsize))
         if code is None or value.ndim != 1:
@@ -114,6 +129,8 @@ def _pack_other(value: object) -> object:
         return _to_map(value)
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, frozenset):
+        return sorted(value)
     raise TypeError(f"{type(value).__name__} cannot travel: expected plain values, records and arrays")
 
 
@@ -135,6 +152,11 @@ def _reader_of(wanted: typing.Any) -> _Reader:
         if len(inner) != 1:
             raise TypeError(f"{wanted}: a field is one type, or that type or None")
         return lambda value: None if value is None else inner[0](value)
+    if origin is typing.Literal:
+        return lambda value: _one_of(value, args)
+    if origin is frozenset:
+        member = _reader_of(args[0])
+        return lambda value: frozenset(member(x) for x in _checked(value, list))
     if origin is tuple:
         item = _reader_of(args[0])
         return lambda value: tuple(item(x) for x in _checked(value, list))
@@ -183,6 +205,12 @@ _Checked = TypeVar("_Checked")
 def _checked(value: object, wanted: type[_Checked]) -> _Checked:
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise ValueError(f"expected {wanted.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _one_of(value: object, allowed: tuple[object, ...]) -> object:
+    if value not in allowed:
+        raise ValueError(f"expected one of {', '.join(map(repr, allowed))}, got {value!r}")
     return value
 
 

@@ -78,6 +78,10 @@ class LocalSandboxes:
         if problems:
             raise problems[0]
 
+    async def settle(self) -> None:
+        """Until nothing is left of starts and attachments whose callers were cancelled."""
+        await asyncio.gather(*self._abandoned, return_exceptions=True)
+
     async def probe(self) -> Probe:
         why = ""
         owner = SandboxOwner(job_id=f"probe:{secrets.token_hex(8)}", attempt=1, boot_id="probe")

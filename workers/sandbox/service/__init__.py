@@ -1,0 +1,23 @@
+"""The node service: one process a node that owns its sandboxes, and how workers hold them (ADR 17).
+
+NodeSandboxes, SandboxServer      the service's side
+RemoteSandboxes                   the workers' side: a `SandboxProvider`
+"""
+
+from workers.sandbox.service.client import RemoteSandboxes
+from workers.sandbox.service.link import ServiceNotThere
+from workers.sandbox.service.node import Attachment, EndReport, NodeSandboxes, OwnedSandbox, Worker
+from workers.sandbox.service.remote import RemoteSandbox
+from workers.sandbox.service.server import SandboxServer
+
+__all__ = [
+    "Attachment",
+    "EndReport",
+    "NodeSandboxes",
+    "OwnedSandbox",
+    "RemoteSandbox",
+    "RemoteSandboxes",
+    "SandboxServer",
+    "ServiceNotThere",
+    "Worker",
+]

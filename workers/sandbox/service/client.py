@@ -1,0 +1,193 @@
+"""The sandboxes of the node service as a `SandboxProvider`: what workers hold, and all they hold.
+
+One connection for questions (control), and one for each attachment. The control connection also says whether the service lives: when it
+ends, every attachment has ended with it, the next service has another epoch, and it is looked for until it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+
+from pipeline import codec
+from workers.sandbox.base import Probe
+from workers.sandbox.errors import NodeUnavailable, SandboxError, SandboxGone
+from workers.sandbox.service.link import Link, ServiceNotThere
+from workers.sandbox.service.node import EndReport, OwnedSandbox
+from workers.sandbox.service.remote import RemoteSandbox
+from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec
+
+log = structlog.get_logger(__name__)
+
+SETTLE_S = 10.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+
+
+class RemoteSandboxes:
+    """The node's sandboxes, held by its service.
+
+    Args:
+        run_dir: where the service has its socket.
+        boot: the life of this process.
+        fleet: whose jobs it works on (`Worker.fleet`).
+        ensure: called before each try to connect: starts a service where none is.
+        on_epoch: told when another service answers than before.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        boot: str = "",
+        fleet: str = "",
+        ensure: Callable[[], Awaitable[None]] | None = None,
+        on_epoch: Callable[[str], None] | None = None,
+    ) -> None:
+        self.run_dir = run_dir
+        self._boot = boot
+        self._fleet = fleet
+        self._ensure = ensure
+        self._on_epoch = on_epoch
+        self._control: Link | None = None
+        self._hello: dict[str, Any] = {}
+        self._keeping: asyncio.Task[None] | None = None
+        self._attached: set[RemoteSandbox] = set()
+
+    @property
+    def backend(self) -> str:
+        return str(self._hello.get("backend", ""))
+
+    @property
+    def node(self) -> str:
+        """Name of the node, as the service has it."""
+        return str(self._hello.get("node", ""))
+
+    @property
+    def epoch(self) -> str:
+        """The life of the service: handles of another one are void."""
+        return str(self._hello.get("epoch", ""))
+
+    @property
+    def isolation(self) -> frozenset[Isolation]:
+        """The classes that the node serves, by the service's own probe."""
+        return frozenset(Isolation(word) for word in self._hello.get("isolation", ()) if word in set(Isolation))
+
+    async def __aenter__(self) -> Self:
+        """Connects.
+
+        Raises:
+            ServiceNotThere
+        """
+        await self._connect()
+        self._keeping = asyncio.create_task(self._keep_connected(), name="node-service")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait((self._keeping,))
+            self._keeping = None
+        problems = [
+            problem
+            for problem in await asyncio.gather(*(sandbox.kill() for sandbox in self._attached), return_exceptions=True)
+            if problem is not None
+        ]
+        control, self._control = self._control, None
+        if control is not None and not control.ended:
+            try:
+                async with asyncio.timeout(SETTLE_S):
+                    await control.call("settle")
+            except (TimeoutError, SandboxError) as error:
+                log.warning("node_service_not_settled", error=str(error))
+            control.close()
+        if problems:
+            raise problems[0]
+
+    async def probe(self) -> Probe:
+        return codec.from_map(Probe, await self._ask("probe"))
+
+    async def start(self, spec: SandboxSpec, owner: SandboxOwner) -> RemoteSandbox:
+        link = await self._new_link()
+        return await self._bound(link, "start", spec=spec, owner=owner)
+
+    async def attach(self, handle: SandboxHandle, owner: SandboxOwner) -> RemoteSandbox:
+        try:
+            link = await self._new_link()
+        except NodeUnavailable as error:
+            raise SandboxGone(handle.sandbox_id, f"its node service does not answer: {error.why}") from error
+        return await self._bound(link, "attach", handle=handle.to_map(), owner=owner)
+
+    # -- for the node agent -----------------------------------------------------------------------------------------------------------
+
+    async def owned(self) -> Sequence[OwnedSandbox]:
+        """The sandboxes that workers of this fleet made here, attached or parked.
+
+        Raises:
+            NodeUnavailable
+        """
+        return [codec.from_map(OwnedSandbox, owned) for owned in await self._ask("owners")]
+
+    async def end(self, sandbox_ids: Sequence[str], why: str) -> EndReport:
+        """Ends sandboxes whose jobs are over, whoever holds them."""
+        return codec.from_map(EndReport, await self._ask("end", sandboxes=list(sandbox_ids), why=why))
+
+    # -- steps ---------------------------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, op: str, **arguments: object) -> Any:
+        if self._control is None:
+            raise NodeUnavailable(self.backend, "not connected to the node service")
+        return await self._control.call(op, **arguments)
+
+    def _unavailable(self, why: str) -> Exception:
+        return NodeUnavailable(self.backend, why)
+
+    async def _new_link(self) -> Link:
+        try:
+            return await Link.connect(self.run_dir, boot=self._boot, fleet=self._fleet, lost_error=self._unavailable)
+        except ServiceNotThere as error:
+            raise NodeUnavailable(self.backend, str(error)) from error
+
+    async def _bound(self, link: Link, op: str, **arguments: object) -> RemoteSandbox:
+        try:
+            told = await link.call(op, **arguments)
+        except BaseException:
+            link.close()
+            raise
+        sandbox = RemoteSandbox(link, SandboxHandle.from_map(told["handle"]), told["workdir"])
+        self._attached.add(sandbox)
+        link.lost.add_done_callback(lambda _: self._attached.discard(sandbox))
+        return sandbox
+
+    async def _connect(self) -> None:
+        if self._ensure is not None:
+            await self._ensure()
+        link = await Link.connect(self.run_dir, boot=self._boot, fleet=self._fleet, lost_error=self._unavailable)
+        before, self._control, self._hello = self.epoch, link, link.hello.result()
+        if self._on_epoch is not None and before and before != self.epoch:
+            self._on_epoch(self.epoch)
+
+    async def _keep_connected(self) -> None:
+        """Looks for the next service whenever this one is gone."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            if self._control is not None:
+                why = await asyncio.shield(self._control.lost)
+                log.warning("node_service_lost", why=why, epoch=self.epoch)
+                self._control = None
+            try:
+                await self._connect()
+            except ServiceNotThere as error:
+                log.warning("waiting_for_node_service", error=str(error), pause_s=round(pause_s, 2))
+                await asyncio.sleep(pause_s)
+                pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+            else:
+                pause_s = FIRST_PAUSE_S
+                log.info("node_service_found", epoch=self.epoch)

@@ -1,0 +1,108 @@
+"""The socket of the node service: who may connect, and what each connection is given.
+
+The folder is its user's alone, the token a second lock on the same door: a socket can be passed around, a file of mode 0600 is read by its
+user. Connections are bounded, and none of them can do more than end itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pipeline.folders import make_private_folder, socket_path
+from workers.sandbox.service.connection import Connection
+from workers.sandbox.service.node import NodeSandboxes
+from workers.sandbox.service.wire import Message
+
+SOCKET_NAME, TOKEN_NAME = "sandbox.sock", "sandbox.token"
+MAX_CONNECTIONS = 4096
+BACKLOG = 1024
+
+
+class SandboxServer:
+    """Serves the sandboxes of a node; an async context manager.
+
+    Args:
+        node: the sandboxes.
+        run_dir: where the socket and the token lie. No other server may use it (`serving.py` holds its lock).
+        told: what a hello says of the backends, beside node and epoch.
+    """
+
+    def __init__(self, node: NodeSandboxes, run_dir: Path, told: Callable[[], Message]) -> None:
+        self.node = node
+        self.token = secrets.token_hex(32)
+        self.socket = socket_path(run_dir, SOCKET_NAME)
+        self.connections: set[Connection] = set()
+        self.used = asyncio.Event()
+        """Set while somebody is connected."""
+        self.unused = asyncio.Event()
+        """Set while nobody is."""
+        self.unused.set()
+        self._token_file = run_dir / TOKEN_NAME
+        self._told = told
+        self._server: asyncio.Server | None = None
+
+    @property
+    def spool_folder(self) -> Path:
+        return self.node.provider.scratch_dir
+
+    async def __aenter__(self) -> Self:
+        make_private_folder(self.socket.parent)
+        write_private(self._token_file, self.token)
+        self.socket.unlink(missing_ok=True)  # of a service that was killed
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.bind(str(self.socket))
+            self.socket.chmod(0o600)
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(lambda: Connection(self), sock=listening, backlog=BACKLOG)
+        except BaseException:
+            listening.close()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop_listening()
+        for connection in list(self.connections):
+            connection.close()
+
+    def stop_listening(self) -> None:
+        """Whoever comes now finds nobody, and looks for the next service."""
+        if self._server is not None:
+            self.socket.unlink(missing_ok=True)
+            self._token_file.unlink(missing_ok=True)
+            self._server.close()
+            self._server = None
+
+    # -- for connections -----------------------------------------------------------------------------------------------------------------
+
+    def hello(self) -> Message:
+        return {"node": self.node.node, "epoch": self.node.epoch, **self._told()}
+
+    def admit(self, connection: Connection) -> str:
+        if len(self.connections) >= MAX_CONNECTIONS:
+            return f"{MAX_CONNECTIONS:,} connections are open already"
+        self.connections.add(connection)
+        self.used.set()
+        self.unused.clear()
+        return ""
+
+    def leave(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self.used.clear()
+            self.unused.set()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a file that only its owner reads, whole or not at all."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    draft.touch(mode=0o600, exist_ok=False)
+    draft.write_text(text, encoding="ascii")
+    draft.replace(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -43,6 +43,7 @@ class Engine:
 
     server: PausedServer
     control: EngineControl
+    api_key: str = field(default="", repr=False)
     failed: str = ""
     """Why it is out of this update; empty = it is in."""
     is_paused: bool = False
@@ -61,13 +62,13 @@ class Engine:
     def url(self) -> str:
         return self.server.url
 
-    async def look(self) -> Health:
+    async def look(self, control: EngineControl | None = None) -> Health:
         """A look at a living server.
 
         Raises:
             NotLoaded: it does not answer.
         """
-        health = await self.control.health()
+        health = await (control or self.control).health()
         if not health.alive:
             raise NotLoaded(f"it does not answer: {health.detail}")
         return health
@@ -76,15 +77,46 @@ class Engine:
         """Gives the weights a label, where the server keeps one."""
         self.keeps_label = await self.control.set_version(label) and bool(await self.control.version())
 
-    async def prove(self, label: str) -> None:
+    async def relabel(self, proven: str, label: str) -> None:
+        """Gives another label to the very start of the server that is proven to bear this one.
+
+        Where nothing names the start, proof and label go over one connection, which a restart breaks: no later start ever gets the label.
+        Where it is named the next proof tells, and the pool, which knows it, believes the label of no other start.
+
+        Raises:
+            NotLoaded: see `prove`.
+            ModelError: it did not answer, or not over that connection.
+        """
+        from pipeline.engines import Exchange, connect_control
+
+        if self.started:
+            await self.prove(proven)
+            self.is_unproven = True
+            await self.control.set_version(label)
+            return
+        async with Exchange(self.url, self.api_key, only_one=True) as http:
+            control = connect_control(http)
+            await self.prove(proven, control)
+            self.is_unproven = True
+            await control.set_version(label)
+
+    async def prove(self, label: str, control: EngineControl | None = None) -> None:
         """Still the same start of the server, with this label: what was done to it is still done.
 
         A restart loses the label and the pause, and shows in `started`; which of them tells depends on what the server reports.
 
+        Args:
+            control: asks over these connections instead of those that stand.
+
         Raises:
-            NotLoaded: it restarted, or somebody else labelled it.
+            NotLoaded: it restarted, or somebody else labelled it; or nothing would tell that it restarted.
         """
-        health = await self.look()
+        health = await self.look(control)
+        if not self.started and not self.keeps_label:
+            raise NotLoaded(
+                "it tells neither which weights it holds nor when it started, so a restart would go unseen and its old weights bear the "
+                "new label: let it show one of them (vLLM: VLLM_SERVER_DEV_MODE=1, or /metrics)"
+            )
         if self.started and health.started != self.started:
             raise NotLoaded("it restarted during the update, and holds the weights that it started with")
         if self.keeps_label and health.version != label:
@@ -109,7 +141,7 @@ class Engines:
             raise EnginesNotInstalled(error.name or "a package") from error
         for server in self._servers:
             http = await self._stack.enter_async_context(Exchange(server.url, self._api_key))
-            self.all.append(Engine(server, connect_control(http)))
+            self.all.append(Engine(server, connect_control(http), self._api_key))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -119,6 +151,11 @@ class Engines:
     def left(self) -> list[Engine]:
         """Those that have not failed."""
         return [engine for engine in self.all if not engine.failed]
+
+    @property
+    def starts(self) -> dict[str, str]:
+        """By address, what names the start of each that was looked at."""
+        return {engine.url: engine.started for engine in self.all}
 
     async def each(self, what: str, do: Callable[[Engine], Awaitable[None]], *, within_s: float | None = None) -> None:
         """Does something with all that have not failed, at once; those with which it goes wrong fail.

@@ -114,15 +114,15 @@ class RunPause:
             await self._calls.make(self._scripts.stand_still, self.run, self.incarnation, self.holder, lease_s=lease_s)
         return servers
 
-    async def renew(self, labels: Mapping[str, str] | None = None) -> None:
-        """It is ours for a whole lease from now on; the pool learns which labels servers were given.
+    async def renew(self, labels: Mapping[str, str] | None = None, starts: Mapping[str, str] | None = None) -> None:
+        """It is ours for a whole lease from now on; the pool learns which labels servers were given, and which start of each.
 
         Raises:
             PauseLost
         """
         self.check()
         began_s = time.monotonic()
-        await self._calls.make(self._pauses.hold, self.run, self.holder, labels or {}, lease_s=self._settings.lease_s)
+        await self._calls.make(self._pauses.hold, self.run, self.holder, labels or {}, starts=starts, lease_s=self._settings.lease_s)
         self._ends_s = max(self._ends_s, began_s + self._settings.lease_s)
 
     async def in_flight(self, urls: list[str], *, abort: bool) -> dict[str, tuple[int, int]]:
@@ -130,14 +130,22 @@ class RunPause:
         self.check()
         return await self._calls.make(self._pauses.stop_calls, self.run, urls, abort=abort)
 
-    async def finish(self, done: str, *, label: str = "", labels: Mapping[str, str] | None = None, stays: bool = False) -> None:
+    async def finish(
+        self,
+        done: str,
+        *,
+        label: str = "",
+        labels: Mapping[str, str] | None = None,
+        starts: Mapping[str, str] | None = None,
+        stays: bool = False,
+    ) -> None:
         """What it was for is done: see `PoolPauses.resume`. Deadlines go on with `release`.
 
         Raises:
             PauseLost
         """
         self.check()
-        await self._calls.make(self._pauses.resume, self.run, self.holder, done, label=label, labels=labels, stays=stays)
+        await self._calls.make(self._pauses.resume, self.run, self.holder, done, label=label, labels=labels, starts=starts, stays=stays)
         self._is_finished = not stays
 
     async def release(self) -> None:

@@ -107,7 +107,7 @@ class _Update:
         try:
             await self._stop(engines)
             await engines.each("before it is loaded", self._mark, within_s=self._label_within_s())
-            await self._pause.renew({engine.url: self._updating for engine in engines.left})
+            await self._pause.renew({engine.url: self._updating for engine in engines.left}, engines.starts)
             self._need_one(engines)
         except BaseException:
             await self._give_up(engines)
@@ -135,7 +135,7 @@ class _Update:
             await self._disown([engine.url for engine in engines.all if engine.is_unproven])
             self._need_one(engines)
             labels = {engine.url: self.label for engine in engines.left}
-            await self._pause.finish(self._done, label=self.label, labels=labels, stays=self._is_inside)
+            await self._pause.finish(self._done, label=self.label, labels=labels, starts=engines.starts, stays=self._is_inside)
             await engines.each("it has the new weights, and keepers try again to resume it", _go_on)
         finally:
             servers.failed.update(_failed(engines))
@@ -178,8 +178,8 @@ class _Update:
     async def _label_anew(self, engine: Engine) -> None:
         from pipeline.engines import Unsupported
 
-        engine.is_unproven = True
-        await engine.control.set_version(self.label)
+        await engine.relabel(self._updating, self.label)
+        failpoint("engine_label_sent")
         if not engine.is_paused:
             with suppress(Unsupported):  # the salt of calls is the label: what older weights cached is never met
                 await engine.control.reset_cache()
@@ -205,13 +205,12 @@ class _Update:
 
         async def one(engine: Engine) -> None:
             if engine.is_marked and engine.before:
-                await engine.prove(self._updating)
-                await engine.control.set_version(engine.before)
+                await engine.relabel(self._updating, engine.before)
             await _go_on(engine)
 
         await engines.each("as the update was given up", one, within_s=self._label_within_s())
         labels = {engine.url: engine.before for engine in engines.left if engine.is_marked}
-        await self._pause.finish(self._done, labels=labels, stays=self._is_inside)
+        await self._pause.finish(self._done, labels=labels, starts=engines.starts, stays=self._is_inside)
 
     async def _give_up(self, engines: Engines) -> None:
         try:

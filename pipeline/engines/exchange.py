@@ -40,6 +40,8 @@ MAX_LOOK_BYTES = 4 * 1024 * 1024
 a worker renews no lease."""
 SAME = secrets.token_hex(16)
 """Stands for an echo that was compared already; of this process alone, so that no answer can say it."""
+MOST_STANDING = 4
+"""Connections that a look leaves open. When the server restarts all break at once, and each may be tried before a new one is made."""
 LONGEST_RETRY_AFTER_S = 600.0
 """A server that names a longer pause is asked again all the same."""
 ABSENT = (403, 404, 405)
@@ -148,11 +150,12 @@ class Exchange:
         timeout_s: float | None = CONTROL_TIMEOUT_S,
     ) -> object:
         """A `post` that may be carried out twice, of any answer: sent again when its connection closed before one."""
-        try:
-            return await self.post(path, body, query=query, timeout_s=timeout_s, parse=False)
-        except Retryable as error:
-            if error.reason != "closed":
-                raise
+        for _ in range(MOST_STANDING):
+            try:
+                return await self.post(path, body, query=query, timeout_s=timeout_s, parse=False)
+            except Retryable as error:
+                if error.reason != "closed":
+                    raise
         return await self.post(path, body, query=query, timeout_s=timeout_s, parse=False)
 
     async def takes(self, path: str, body: Mapping[str, Any]) -> bool:

@@ -1,7 +1,8 @@
 """Labels of weights, as engines keep them: `<run>/<incarnation>.<number>`.
 
 Two runs, or two incarnations of one, never have a label in common, so a server that was another's is known by its label. While a trainer
-changes weights they bear `<run>/updating-<holder>`, which nothing allows. In records a label stands without its run.
+changes weights they bear `<run>/updating-<holder>`, which nothing allows; the pool calls those so, too, whose label it does not believe
+(`unproven_label`). In records a label stands without its run.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ def label(run: str, incarnation: int, number: int) -> str:
 def updating_label(run: str, holder: str) -> str:
     """The label of weights that `holder` is changing just now."""
     return f"{run}/updating-{holder}"
+
+
+def unproven_label(run: str) -> str:
+    """What the pool says (`pool_looked`) of a server that started anew as a trainer labelled it, and bears that label."""
+    return updating_label(run, "unproven")
 
 
 def is_updating(label: str) -> bool:

@@ -92,18 +92,31 @@ class PoolPauses:
             for url, model, kind, control, state, label, started in zip(*(words[at::7] for at in range(7)), strict=True)
         ]
 
-    async def hold(self, run: str, holder: str, labels: Mapping[str, str], *, lease_s: float) -> None:
+    async def hold(
+        self, run: str, holder: str, labels: Mapping[str, str], *, lease_s: float, starts: Mapping[str, str] | None = None
+    ) -> None:
         """Renews the lease, and says which labels servers were given.
+
+        Args:
+            starts: names the start of each server that has its label, where that says so; another start is not believed with it.
 
         Raises:
             PauseLost
         """
-        reply = await self._script("pool_hold", run, holder, int(lease_s * 1000), *_pairs(labels))
+        reply = await self._script("pool_hold", run, holder, int(lease_s * 1000), *_words(labels, starts or {}))
         if reply[0] != b"ok":
             raise PauseLost(run, text(reply[1]))
 
     async def resume(
-        self, run: str, holder: str, done: str, *, label: str = "", labels: Mapping[str, str] | None = None, stays: bool = False
+        self,
+        run: str,
+        holder: str,
+        done: str,
+        *,
+        label: str = "",
+        labels: Mapping[str, str] | None = None,
+        starts: Mapping[str, str] | None = None,
+        stays: bool = False,
     ) -> None:
         """Ends the pause, and with it what it was for. Repeating it with the same `done` changes nothing.
 
@@ -111,12 +124,13 @@ class PoolPauses:
             done: names what is done.
             label: what the run allows from now on; empty = as it is.
             labels: of its servers.
+            starts: see `hold`.
             stays: the pause goes on for what else it is for.
 
         Raises:
             PauseLost
         """
-        reply = await self._script("pool_resume", run, holder, done, label, int(stays), *_pairs(labels or {}))
+        reply = await self._script("pool_resume", run, holder, done, label, int(stays), *_words(labels or {}, starts or {}))
         if reply[0] == b"lost":
             raise PauseLost(run, text(reply[1]))
 
@@ -130,5 +144,5 @@ class PoolPauses:
         return found
 
 
-def _pairs(labels: Mapping[str, str]) -> list[Arg]:
-    return [word for pair in labels.items() for word in pair]
+def _words(labels: Mapping[str, str], starts: Mapping[str, str]) -> list[Arg]:
+    return [word for url, label in labels.items() for word in (url, label, starts.get(url, ""))]

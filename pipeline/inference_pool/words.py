@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.inference_pool.labels import label_in_record
+from pipeline.inference_pool.labels import label_in_record, unproven_label
 from pipeline.inference_pool.records import Pause, PoolState, ServerState
 
 
@@ -47,6 +47,8 @@ def _unsynced(server: ServerState, state: PoolState) -> str:
         return "the run has had no weight update yet"
     if not server.version:
         return f"it reports no label, and no update of this run reached it since it started; the run is at {wanted}"
+    if server.version == unproven_label(run):
+        return f"it started anew as an update labelled it, so what it holds is not known; the run is at {wanted}"
     if server.version.startswith(f"{run}/updating-"):
         return f"an update began and did not end there; the run is at {wanted}"
     return f"it holds {label_in_record(server.version, run)!r}, the run is at {wanted}"

@@ -35,6 +35,13 @@ local function why_not(r, s)
   return nil
 end
 
+-- A server gets new jobs (up), or no more of them (draining). So it stands since now, unless it is down or unsynced all the while.
+local function set_state(run, url, state)
+  local s = pool_server(run, url)
+  if s.state and s.state ~= state and (s.state == 'gone' or not why_not(pool_run(run), s)) then call('HSET', server_key(run, url), 'since', NOW) end
+  call('HSET', server_key(run, url), 'state', state)
+end
+
 -- Whoever waits for something of this run is to look again.
 local function pool_changed(run) call('HINCRBY', pool_run_key(run), 'rev', 1) keep(pool_run_key(run), WEEK) end
 

@@ -22,9 +22,13 @@ for i = 3, #ARGV, 5 do
   call('HSET', P .. 'holds:' .. url, run, shared == '1' and 'shared' or 'own')
   keep(P .. 'holds:' .. url, WEEK)
   new = new + call('SADD', servers_key(run), url)
-  call('HSET', key, 'model', ARGV[i + 1], 'control', ARGV[i + 2], 'shared', shared, 'state', 'up')
+  set_state(run, url, 'up')
+  call('HSET', key, 'model', ARGV[i + 1], 'control', ARGV[i + 2], 'shared', shared)
   call('HSETNX', key, 'since', NOW)
-  if ARGV[i + 4] ~= '' then call('HSET', key, 'ver', ARGV[i + 4]) end
+  if ARGV[i + 4] ~= '' then
+    call('HSET', key, 'ver', ARGV[i + 4])
+    call('HDEL', key, 'proven') -- who says so loaded it
+  end
   keep(key, WEEK)
   call('ZADD', P .. 'looks', NOW, run .. ' ' .. url)
 end

@@ -7,7 +7,7 @@ for i = 3, #ARGV do
   local url = ARGV[i]
   if call('SISMEMBER', servers_key(run), url) == 1 then
     out[#out + 1] = url
-    call('HSET', server_key(run, url), 'state', state)
+    set_state(run, url, state)
     keep(server_key(run, url), WEEK)
   end
 end

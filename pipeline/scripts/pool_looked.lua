@@ -1,7 +1,9 @@
 #!lua flags=allow-oom
 -- needs: pool
 -- What a keeper saw of a server. Two looks without an answer make it down, one good look brings it back; its label says whether it is synced. One that
--- reports no label keeps the one that its trainer gave it until it starts anew. Idempotent.
+-- reports no label keeps the one that its trainer gave it until it starts anew. One that bears a label of the run's, and is another start than the one
+-- that a trainer gave it to, bears it falsely (it started anew between the trainer's proof and its label, and that trainer died): nothing allows it.
+-- Idempotent.
 -- A server that its engine holds paused though the run is not (its trainer died in an update): with a label that the run allows it is told to go on;
 -- else its weights are unknown, and the calls frozen there are aborted. One that does not say whether it is paused may be, from a pause of its run on
 -- (`held`) until a keeper said that it had it go on.
@@ -39,8 +41,13 @@ if not alive then
     call('HSET', key, 'alive', '0')
   end
 else
-  local label = ARGV[6]
-  if label == '' then label = (s.started and s.started ~= ARGV[8]) and '' or s.ver or '' end
+  local label, proven = ARGV[6], call('HGET', key, 'proven')
+  local before = proven or s.started
+  if label == '' then
+    label = (before and before ~= ARGV[8]) and '' or s.ver or ''
+  elseif proven and ARGV[8] ~= '' and proven ~= ARGV[8] and string.find(label, run .. '/', 1, true) == 1 then
+    label = run .. '/updating-unproven'
+  end
   call('HSET', key, 'alive', '1', 'fails', 0, 'why', '', 'ver', label, 'paused', ARGV[7], 'started', ARGV[8], 'running', ARGV[9],
     'waiting', ARGV[10], 'kv', ARGV[11], 'kind', ARGV[12], 'seen', NOW)
   call('HDEL', key, 'failing')

@@ -138,6 +138,35 @@ async def test_a_draining_server_keeps_those_it_has_and_gets_nobody(pool: Infere
     assert {(await assigned(pool, f"k{number}")).server for number in range(6)} == {B.url, C.url}
 
 
+async def test_a_server_says_since_when_it_drains_and_takes_jobs_again(
+    pool: InferencePool, client: AsyncClient, settings: QueueSettings
+) -> None:
+    """`since` was that of its last look that changed something: one that began to drain now was said to do so for hours."""
+    key = Keys.of_pool(settings.namespace).pool_server("run1", A.url)
+
+    async def is_new() -> bool:
+        """Whether it stands so since now, and not since long ago."""
+        found = (await pool.state("run1")).servers[0].since_ms > 1
+        await ask(client, "HSET", key, "since", 1)
+        return found
+
+    assert await is_new()
+    await pool.drain("run1", [A.url])
+    assert await is_new()
+    await pool.drain("run1", [A.url])
+    assert not await is_new(), "it drained already"
+    await pool.attach("run1", [A])
+    assert await is_new()
+    await pool.attach("run1", [A])
+    assert not await is_new()
+    await ask(client, "HSET", key, "alive", 0)
+    await pool.drain("run1", [A.url])
+    assert not await is_new(), "it is down all the while"
+    await pool.detach("run1", [A.url])
+    await pool.attach("run1", [A])
+    assert await is_new(), "it was away"
+
+
 async def test_without_a_server_that_is_up_there_is_no_assignment(pool: InferencePool) -> None:
     await pool.detach("run1", [A.url, B.url])
     await pool.drain("run1", [C.url])

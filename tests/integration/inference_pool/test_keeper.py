@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from aiohttp import web
 
-from pipeline.inference_pool import InferencePool, PoolLooks, Seen, Server, why_waiting
+from pipeline.inference_pool import DueLook, InferencePool, PoolLooks, Seen, Server, why_waiting
 from pipeline.inference_pool.pauses import PauseWhy, PoolPauses
 from pipeline.messages import Sampling
 from pipeline.redis_client import AsyncClient, command_client
@@ -509,3 +509,41 @@ async def test_no_figure_that_a_server_tells_ends_a_keeper(
         state = {server.url: server for server in (await pool.state(RUN)).servers}
         assert (state[vllm].running, state[vllm].kv_used) == (0, -1.0)
         assert state[sglang].why.startswith("its answer cannot be read: OverflowError")
+
+
+async def test_a_label_is_believed_only_of_the_start_that_its_trainer_gave_it_to(
+    client: AsyncClient, settings: QueueSettings, pool: InferencePool, pauses: PoolPauses
+) -> None:
+    """A server that restarted between the proof and the label bears it falsely, and the trainer that would have known may be dead."""
+    looks = PoolLooks(client, settings.namespace)
+
+    async def stands(label: str, started: str) -> str:
+        await looks.looked(DueLook(RUN, "http://a", True, "", ()), Seen(alive=True, label=label, started=started))
+        return (await pool.state(RUN)).servers[0].standing
+
+    await pool.attach(RUN, [Server("http://a")])
+    await pauses.take(RUN, 1, "t1", why="update", mode="keep", to=FIRST, lease_s=30)
+    await pauses.resume(RUN, "t1", FIRST, label=FIRST, labels={"http://a": FIRST}, starts={"http://a": "one"})
+
+    assert [await stands(FIRST, started) for started in ("one", "two", "one", "")] == ["up", "unsynced", "up", "up"]
+    await pool.attach(RUN, [Server("http://a", version=FIRST)])
+    assert await stands(FIRST, "two") == "up", "who attaches it with its label has loaded it"
+
+
+async def test_a_server_without_labels_that_restarted_before_its_update_is_up_after_it(
+    client: AsyncClient, settings: QueueSettings, pool: InferencePool, pauses: PoolPauses
+) -> None:
+    """No keeper had seen its new start yet; the first one that did, after the update, took it for another restart, and it stood idle."""
+    looks = PoolLooks(client, settings.namespace)
+
+    async def stands(started: str) -> str:
+        await looks.looked(DueLook(RUN, "http://a", True, "", ()), Seen(alive=True, started=started))
+        return (await pool.state(RUN)).servers[0].standing
+
+    await pool.attach(RUN, [Server("http://a")])
+    assert await stands("one") == "up"
+    await pauses.take(RUN, 1, "t1", why="update", mode="wait", to=FIRST, lease_s=30)
+    await pauses.resume(RUN, "t1", FIRST, label=FIRST, labels={"http://a": FIRST}, starts={"http://a": "two"})
+
+    assert await stands("two") == "up"
+    assert await stands("three") == "unsynced"

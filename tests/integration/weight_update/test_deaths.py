@@ -12,13 +12,16 @@ import pytest
 
 from ops.child_processes import Child, ChildProcesses, log_tail
 from pipeline.failpoints import FAILPOINT
-from pipeline.inference_pool import InferencePool
+from pipeline.inference_pool import InferencePool, standing
 from pipeline.redis_client import AsyncClient
 from pipeline.settings import QueueSettings
 from pipeline.testing import wait_until
 from tests.integration.weight_update.callers import Callers, all_turned, calling
 from tests.integration.weight_update.engines import Engines
+from tests.integration.weight_update.loading import OLD
 from trainer_client.weight_update import UpdateMode
+from workers.llm.scripted import Fault, ServerOptions
+from workers.llm.scripted.options import Latency, WireVersion
 
 pytestmark = [pytest.mark.one_server, pytest.mark.slow, pytest.mark.timeout(120)]
 TOKEN_S = 0.004
@@ -28,6 +31,7 @@ UPDATE_POINTS = (
     "engine_paused",
     "engine_marked",
     "pool_hold",
+    "engine_label_sent",
     "engine_labelled",
     "pool_resume",
     "engine_resumed",
@@ -130,6 +134,43 @@ def settled(engines: Engines) -> bool:
         if server.engine.paused is not None and (is_version or server.engine.request_ids()):
             return False
     return True
+
+
+@pytest.mark.parametrize("wire", ["0.32", "sglang-0.5.10", "sglang-0.5"])
+async def test_a_server_that_restarts_as_its_trainer_labels_it_and_dies_is_not_believed(
+    trainers: Trainers, engines: Engines, settings: QueueSettings, client: AsyncClient, wire: WireVersion
+) -> None:
+    """The trainer had proven the server, which restarted; the new process took the label, and the trainer was killed before its second
+    proof. Nobody was left who knew. A keeper saw the label to come, and the server went on with the weights of its start: each of its
+    tokens bore the new version."""
+    options = ServerOptions(wire=wire, latency=Latency(per_token_s=TOKEN_S, sigma=0.0))
+    urls = [await engines.start("a", options)]
+    pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
+    await trainers.ends(trainers.start(urls, 1, 1))
+    engines["a"].faults.arm(Fault(kind="restart", path="/update_weight_version", after=1))  # the first one only marks it
+
+    dying = trainers.start(urls, 2, 2, environment={FAILPOINT: "engine_label_sent"})
+    dying.asked_to_stop = True
+    await wait_until(lambda: dying.exit_code is not None, "it is killed, or the server took no label", timeout_s=60)
+    names_start = wire != "sglang-0.5.10"
+    assert engines["a"].engine.weights == OLD
+    assert (engines["a"].engine.version == "run1/2.2") == names_start, (engines["a"].engine.version, log_tail(dying.log))
+    seen_ms = (await pool.state("run1")).now_ms
+    async with calling(settings, client) as callers:
+
+        async def was_looked_at() -> bool:
+            state = await pool.state("run1")
+            return not state.is_paused and all(server.seen_ms > seen_ms for server in state.servers)
+
+        await wait_until(was_looked_at, "the pause ran out, and a keeper has looked", timeout_s=10)
+        (server,) = (state := await pool.state("run1")).servers
+        assert server.standing == "unsynced"
+        assert ("it started anew as an update labelled it" in standing(server, state)) == names_start
+        callers.start(4)
+        await trainers.ends(trainers.start(urls, 1, 1))
+        await have_turned(callers, 2)
+        callers.check()
+        assert callers.versions == {"3.1"}
 
 
 @pytest.mark.parametrize("place", [{FAILPOINT: "pool_stop_calls"}, {"DIE_AFTER_LOADING": "1"}], ids=name_of)

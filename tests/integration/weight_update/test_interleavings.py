@@ -18,10 +18,26 @@ from tests.integration.weight_update.engines import Engines
 from tests.integration.weight_update.loading import load, weights_of
 from trainer_client import Run, connect
 from trainer_client.weight_update import MODES
+from workers.llm.scripted import Fault, ServerOptions
+from workers.llm.scripted.options import Latency, WireVersion
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(180)]
 TOKEN_S = 0.002
-ACTIONS = 14
+STEPS = 14
+ACTIONS = (
+    "update",
+    "update",
+    "breaks",
+    "restarts",
+    "restarts at label",
+    "inside",
+    "kept",
+    "restart",
+    "down",
+    "successor",
+    "old trainer wakes",
+)
+WIRES: tuple[WireVersion, ...] = ("0.32", "sglang-0.5.10", "sglang-0.5")
 
 
 class BlockBroke(Exception):
@@ -50,9 +66,14 @@ class Story:
 
     async def begin(self) -> None:
         for server in self._servers:
-            await self._engines.start(server, per_token_s=TOKEN_S)
+            await self._start(server)
         await self.succeed()
         await self.update()
+
+    async def _start(self, server: str) -> None:
+        """Each of the three speaks another wire: what a server says of itself decides what proves its weights."""
+        wire = WIRES[self._servers.index(server)]
+        await self._engines.start(server, ServerOptions(wire=wire, latency=Latency(per_token_s=TOKEN_S, sigma=0.0)))
 
     async def succeed(self) -> None:
         """Another trainer takes the run over; the one before is there still."""
@@ -60,7 +81,9 @@ class Story:
         self._number = 0
         await self.run.servers.attach([self._engines.url(server) for server in self._servers], control="trainer")
 
-    async def update(self, *, breaks_after: int = -1, restarts: bool = False, inside: bool = False) -> None:
+    async def update(
+        self, *, breaks_after: int = -1, restarts: bool = False, restarts_at_label: bool = False, inside: bool = False
+    ) -> None:
         mode = self.rng.choice(MODES)
         self._number += 1
         async with AsyncExitStack() as stack:
@@ -75,17 +98,20 @@ class Story:
                     raise BlockBroke
                 if restarts:
                     self._restart()
+                if restarts_at_label:
+                    self._engines[self._one_that_is_there()].faults.arm(Fault(kind="restart", path="/update_weight_version"))
+
+    def _one_that_is_there(self) -> str:
+        return self.rng.choice([name for name in self._servers if name not in self._down])
 
     def _restart(self) -> None:
-        name = self.rng.choice([name for name in self._servers if name not in self._down])
+        name = self._one_that_is_there()
         self.told.append(f"restart of {name}")
         self._engines[name].restart()
 
     async def act(self) -> None:
         """One step of the story. An update may fail in it: all of its servers restarted, say."""
-        action = self.rng.choice(
-            ("update", "update", "breaks", "restarts", "inside", "kept", "restart", "down", "successor", "old trainer wakes")
-        )
+        action = self.rng.choice(ACTIONS)
         self.told.append(action)
         try:
             match action:
@@ -95,6 +121,8 @@ class Story:
                     await self.update(breaks_after=self.rng.randrange(4))
                 case "restarts":
                     await self.update(restarts=True)
+                case "restarts at label":
+                    await self.update(restarts_at_label=True)
                 case "inside":
                     await self.update(inside=True)
                 case "kept":
@@ -110,14 +138,14 @@ class Story:
                     await self._wakes()
         except (BlockBroke, RollstreamError) as error:
             self.told.append(f"-> {type(error).__name__}")
-            if action not in ("breaks", "restarts", "old trainer wakes"):
+            if action not in ("breaks", "restarts", "restarts at label", "old trainer wakes"):
                 raise
 
     async def _down_and_up(self) -> None:
         """A server goes, or comes back with what it holds at its start."""
         if self._down:
             name = self._down.pop()
-            await self._engines.start(name, per_token_s=TOKEN_S)
+            await self._start(name)
         else:
             name = self.rng.choice(self._servers[1:])
             self._down.add(name)
@@ -163,7 +191,7 @@ async def test_no_token_bears_a_wrong_version_whatever_happens(stories: list[Sto
             crews.append(crew)
 
         async def play(story: Story) -> None:
-            for _ in range(ACTIONS):
+            for _ in range(STEPS):
                 await story.act()
                 await asyncio.sleep(0)  # the calls of both runs go on in between
 

@@ -22,6 +22,7 @@ from tests.integration.weight_update.loading import OLD, load
 from trainer_client import PauseHeld, PauseLost, Run, ServersToLoad, UpdateFailed, connect, connect_blocking
 from trainer_client.weight_update import MODES, UpdateMode
 from workers.llm.scripted import Fault, ServerOptions
+from workers.llm.scripted.options import WireVersion
 
 pytestmark = pytest.mark.one_server
 
@@ -140,6 +141,54 @@ async def test_a_server_that_restarts_while_it_is_labelled_is_found_out(run: Run
     assert (await standings(run))[url][0] == "unsynced"
 
 
+@pytest.mark.parametrize("wire", ["sglang-0.5.10", "sglang-0.5"])
+async def test_no_sglang_takes_a_label_for_another_start(run: Run, engines: Engines, wire: WireVersion) -> None:
+    """Before 0.5.19 it says neither when it started nor that it is paused. One that restarted in the moment between the proof and the label
+    had the label by then, answered the second proof with it, and was taken for loaded."""
+    url, other = await engines.start("a", ServerOptions(wire=wire)), await engines.start("b", ServerOptions(wire=wire))
+    await run.servers.attach([url, other])
+
+    async with run.weight_update(1) as servers:
+        await load_all(servers, "one")
+        engines["a"].faults.arm(Fault(kind="restart", path="/update_weight_version"))
+
+    assert list(servers.failed) == [url]
+    assert engines["a"].engine.weights != "one"
+    assert engines["a"].engine.version != f"run1/{run.incarnation}.1"
+    found = await standings(run)
+    assert found[url][0] == "unsynced"
+    assert found[other] == ("up", f"run1/{run.incarnation}.1")
+    assert engines["b"].engine.weights == "one"
+
+
+async def test_a_server_that_names_no_start_and_keeps_no_connection_open_gets_no_label(run: Run, engines: Engines) -> None:
+    """Nothing would tell that it restarted between the proof and the label; so it has none, and says why."""
+    url, other = await engines.start("a", ServerOptions(wire="sglang-0.5.10", keepalive_s=0.0)), await engines.start("b")
+    await run.servers.attach([url, other])
+
+    async with run.weight_update(1) as servers:
+        await load_all(servers, "one")
+
+    assert list(servers.failed) == [url]
+    assert "keeps none open" in servers.failed[url]
+    assert "/updating-" in engines["a"].engine.version
+    assert (await standings(run))[url][0] == "unsynced"
+
+
+async def test_a_server_that_tells_neither_label_nor_start_is_not_loaded(run: Run, engines: Engines) -> None:
+    """The pool kept its label for it. When it restarted nothing showed that, and its old weights bore the label for good."""
+    url, other = await engines.start("a", ServerOptions(dev_mode=False)), await engines.start("b")
+    await run.servers.attach([url, other])
+    engines["a"].faults.arm(Fault(kind="status", path="/metrics", status=404, times=10_000))
+
+    async with run.weight_update(1, mode="wait") as servers:
+        assert [server.url for server in servers] == [other]
+        await load_all(servers, "one")
+
+    assert "neither which weights" in servers.failed[url]
+    assert (await standings(run))[url][0] == "unsynced"
+
+
 async def test_a_label_that_is_not_answered_is_taken_back(run: Run, engines: Engines) -> None:
     """It may have arrived, at a server that started anew meanwhile: a keeper would believe it."""
     url = await engines.start("a")
@@ -161,7 +210,7 @@ async def test_a_server_with_a_label_that_cannot_be_taken_back_leaves_the_run(ru
     async with run.weight_update(1) as servers:
         await load_all(servers, "one")
         engines["a"].faults.arm(Fault(kind="restart", path="/update_weight_version"))
-        engines["a"].faults.arm(Fault(kind="status", path="/update_weight_version"))
+        engines["a"].faults.arm(Fault(kind="status", path="/update_weight_version", after=1))
 
     assert engines["a"].engine.version == f"run1/{run.incarnation}.1"
     assert list(servers.failed) == [url]
@@ -177,7 +226,7 @@ async def test_the_only_server_leaves_the_run_too_when_its_false_label_cannot_be
         async with run.weight_update(1) as servers:
             await load_all(servers, "one")
             engines["a"].faults.arm(Fault(kind="restart", path="/update_weight_version"))
-            engines["a"].faults.arm(Fault(kind="status", path="/update_weight_version"))
+            engines["a"].faults.arm(Fault(kind="status", path="/update_weight_version", after=1))
 
     with pytest.raises(UpdateFailed, match="while it was labelled"):
         await update()

@@ -52,6 +52,7 @@ def a_state(*servers: ServerState, pause: Pause | None = None, allowed: str = LA
         (replace(UP, standing="unsynced", version="default"), "is unsynced since 40 s: it holds 'default', the run is at 1.4"),
         (replace(UP, standing="unsynced", version=""), "it reports no label"),
         (replace(UP, standing="unsynced", version="run1/updating-t1"), "an update began and did not end there"),
+        (replace(UP, standing="unsynced", version="run1/updating-unproven"), "it started anew as an update labelled it"),
         (replace(UP, standing="draining", draining=True), "is draining: it keeps 5 jobs and gets no new ones"),
         (replace(UP, standing="down", draining=True), "is down since 40 s: no answer, draining"),
         (replace(UP, engine_paused=True), "paused, by nobody that the pool knows of"),

@@ -42,13 +42,15 @@ class Fault:
     """One fault.
 
     `status` answers with that status; `disconnect` closes the connection before any answer; `break_off` in the middle of one; `hang`
-    never answers; `corrupt` bends the answer. `restart`: the server ended, and the request meets the one that was started anew. Only
-    generation is broken off or corrupted.
+    never answers; `corrupt` bends the answer. `restart`: the server ended, and a request that came over a connection of its own meets the
+    one that was started anew; any other connection breaks without an answer. Only generation is broken off or corrupted.
     """
 
     kind: Kind
     path: str = GENERATE
     times: int = 1
+    after: int = 0
+    """Requests of its path that it lets pass first."""
     status: int = 500
     message: str = "made to fail"
     retry_after_s: int | None = None
@@ -63,7 +65,7 @@ class Faults:
 
     def arm(self, fault: Fault) -> None:
         """From now on, for `fault.times` requests of its path."""
-        if fault.kind not in get_args(Kind) or fault.corruption not in get_args(Corruption) or fault.times < 1:
+        if fault.kind not in get_args(Kind) or fault.corruption not in get_args(Corruption) or fault.times < 1 or fault.after < 0:
             raise ValueError(f"no such fault: {fault}")
         self._armed.append(fault)
 
@@ -71,6 +73,9 @@ class Faults:
         """The fault that this request meets, counted down."""
         for place, fault in enumerate(self._armed):
             if fault.path == path:
+                if fault.after:
+                    self._armed[place] = replace(fault, after=fault.after - 1)
+                    return None
                 if fault.times > 1:
                     self._armed[place] = replace(fault, times=fault.times - 1)
                 else:

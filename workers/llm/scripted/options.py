@@ -49,6 +49,7 @@ class ServerOptions:
     block_size: int = 16
     cache_blocks: int = 65_536
     keepalive_s: float = 5.0
+    """0 = each answer closes its connection."""
     api_key: str = field(default="", repr=False)
     """Guards `/v1` and `/inference` only, as in vLLM; on SGLang's wire all but health and metrics."""
     latency: Latency = field(default_factory=Latency)

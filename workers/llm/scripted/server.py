@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -70,6 +71,8 @@ class ScriptedServer:
         self._numbers = itertools.count()
         self.started_s = time.time()
         """Names this start of the server."""
+        self._used: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+        """Connections that have carried a request: none of them survives a restart."""
         self._where = (host, port, socket_path)
         self._runner: web.AppRunner | None = None
 
@@ -87,6 +90,7 @@ class ScriptedServer:
         for transport in self.connections:
             if transport is not spared:
                 transport.abort()
+        self._used.clear()
         self.engine = self._new_engine()
         self.started_s = max(time.time(), self.started_s + 0.001)
 
@@ -127,12 +131,17 @@ class ScriptedServer:
 
     def _app(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
+        app.on_response_prepare.append(self._close_after)
         for path in self.routes.generation:
             app.router.add_route("POST", path, self._generation)
         self.routes.add_to(app)
         ModelRoutes(self, self.routes).add_to(app)
         app.router.add_route("POST", "/scripted/faults", self._arm_fault)
         return app
+
+    async def _close_after(self, _: web.Request, response: web.StreamResponse) -> None:
+        if not self.options.keepalive_s:
+            response.force_close()
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -142,7 +151,7 @@ class ScriptedServer:
         if request.path not in self.routes.generation:
             fault = self.faults.take(request.path)
             if fault is not None and fault.kind == "restart":
-                self.restart(spared=request.transport)
+                await self._restart_before(request)
             elif fault is not None:
                 return await self._fail(request, fault)
         try:
@@ -153,6 +162,9 @@ class ScriptedServer:
             return answer_json(self.routes.error("The engine is currently busy", "ServiceUnavailableError", 503), 503)
         except EnginePausedError:
             return answer_json(self.routes.error("The engine is paused", "engine_paused", 503), 503)
+        finally:
+            if request.transport is not None:
+                self._used.add(request.transport)
 
     # ---- generation
 
@@ -163,7 +175,7 @@ class ScriptedServer:
         if fault is not None and fault.kind in ("status", "disconnect", "hang"):
             return await self._fail(request, fault)
         if fault is not None and fault.kind == "restart":
-            self.restart(spared=request.transport)
+            await self._restart_before(request)
             fault = None
         name = request.headers.get("x-request-id") or self.routes.id_in(body) or f"anonymous-{next(self._numbers)}"
         call = self.routes.read(request.path, body, str(name))
@@ -174,6 +186,13 @@ class ScriptedServer:
             bent = self.routes.corrupt(answer, fault.corruption)
             return web.Response(body=bent, content_type="application/json") if isinstance(bent, bytes) else answer_json(bent)
         return answer_json(answer)
+
+    async def _restart_before(self, request: web.Request) -> None:
+        """The request meets the new process, over a connection that was made for it; one that stood before has broken."""
+        is_new = request.transport is not None and request.transport not in self._used
+        self.restart(spared=request.transport if is_new else None)
+        if not is_new:
+            await asyncio.Event().wait()  # until the end of its connection is noticed
 
     async def _fail(self, request: web.Request, fault: Fault) -> web.StreamResponse:
         if fault.kind == "hang":

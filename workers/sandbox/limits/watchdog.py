@@ -89,9 +89,11 @@ class Watchdog:
                 raise end
 
     def watch(self, watched: Watched) -> Watch:
-        """Begins to bound a sandbox. Reads two small files."""
+        """Begins to bound a sandbox."""
         watch = Watch(watched, self._unwatch)
+        self._read_disk()
         watch.disk.at_s = time.monotonic() - COUNT_EVERY_S + FIRST_COUNT_S
+        watch.disk.free_bytes, watch.disk.free_files = self._free_bytes, self._free_files
         self._watches[watch] = None
         self._some.set()
         return watch
@@ -144,10 +146,13 @@ class Watchdog:
     def _look_at_disk(self) -> bool:
         """Whether the node's disk fills up quickly, or is nearly full."""
         before = self._free_bytes
+        self._read_disk()
+        return self._free_bytes < MIN_FREE_BYTES or before - self._free_bytes > FILLED_BYTES
+
+    def _read_disk(self) -> None:
         with contextlib.suppress(OSError):
             found = os.statvfs(self._scratch)
             self._free_bytes, self._free_files = found.f_bavail * found.f_frsize, found.f_favail
-        return self._free_bytes < MIN_FREE_BYTES or before - self._free_bytes > FILLED_BYTES
 
     def _judge(self, watch: Watch, memory_before: int) -> bool:
         """Ends what is over a bound; whether something is near one."""

@@ -20,6 +20,7 @@ from workers.sandbox.errors import NodeUnavailable, SandboxError, SandboxGone
 from workers.sandbox.service.link import Link, ServiceNotThere
 from workers.sandbox.service.node import EndReport, OwnedSandbox
 from workers.sandbox.service.remote import RemoteSandbox
+from workers.sandbox.service.views import SandboxView
 from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec
 
 log = structlog.get_logger(__name__)
@@ -71,6 +72,11 @@ class RemoteSandboxes:
     def epoch(self) -> str:
         """The life of the service: handles of another one are void."""
         return str(self._hello.get("epoch", ""))
+
+    @property
+    def hello(self) -> dict[str, Any]:
+        """What the service said of itself and of its backends."""
+        return dict(self._hello)
 
     @property
     def isolation(self) -> frozenset[Isolation]:
@@ -134,6 +140,10 @@ class RemoteSandboxes:
             NodeUnavailable
         """
         return [codec.from_map(OwnedSandbox, owned) for owned in await self._ask("owners")]
+
+    async def views(self, prefix: str = "", *, with_processes: bool = False) -> Sequence[SandboxView]:
+        """The node's sandboxes of all fleets, oldest first, as people are shown them."""
+        return [codec.from_map(SandboxView, view) for view in await self._ask("views", prefix=prefix, processes=with_processes)]
 
     async def end(self, sandbox_ids: Sequence[str], why: str) -> EndReport:
         """Ends sandboxes whose jobs are over, whoever holds them."""

@@ -18,6 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
@@ -26,6 +27,7 @@ from workers.sandbox.errors import NodeUnavailable, SandboxError, SandboxGone
 from workers.sandbox.local import LocalSandboxes, sweep
 from workers.sandbox.local.folder import SANDBOX_ID, SandboxFolder, sandbox_paths
 from workers.sandbox.local.teardown import tear_down
+from workers.sandbox.service.views import SandboxView, views
 from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
 
 log = structlog.get_logger(__name__)
@@ -164,8 +166,16 @@ class NodeSandboxes:
 
     async def owned(self, fleet: str | None = None) -> list[OwnedSandbox]:
         """All sandboxes, attached or parked, or those that workers of one fleet made."""
+        known = set(self._fleets)
         found = await asyncio.to_thread(self._read_owners)
+        for sandbox_id in known.difference(owned.sandbox_id for owned in found):
+            self._fleets.pop(sandbox_id, None)
         return [owned for owned in found if fleet is None or self._fleets.get(owned.sandbox_id) == fleet]
+
+    async def views(self, prefix: str = "", *, with_processes: bool = False) -> list[SandboxView]:
+        """Sandboxes as people are shown them."""
+        read = partial(views, prefix=prefix, with_processes=with_processes)
+        return await asyncio.to_thread(read, self.provider.scratch_dir, dict(self.attached))
 
     async def end(self, sandbox_ids: Sequence[str], why: str) -> EndReport:
         """Ends sandboxes, whoever holds them. One that is not there any more counts as ended."""
@@ -223,7 +233,6 @@ class NodeSandboxes:
             return
         with contextlib.suppress(SandboxGone):
             await tear_down(await asyncio.to_thread(SandboxFolder.open, self.provider.scratch_dir / sandbox_id))
-        self._fleets.pop(sandbox_id, None)
 
     def _read_owners(self) -> list[OwnedSandbox]:
         found = []

@@ -214,6 +214,11 @@ async def owners(connection: Connection, message: Message) -> object:
     return [codec.to_map(owned) for owned in await connection.node.owned(connection.worker.fleet)]
 
 
+async def views(connection: Connection, message: Message) -> object:
+    found = await connection.node.views(argument(message, "prefix", str), with_processes=argument(message, "processes", bool))
+    return [codec.to_map(view) for view in found]
+
+
 async def end(connection: Connection, message: Message) -> object:
     asked = argument(message, "sandboxes", list)
     if not all(isinstance(each, str) for each in asked):
@@ -245,5 +250,6 @@ OPERATIONS: dict[str, Operation] = {
     "probe": probe,
     "settle": settle,
     "owners": owners,
+    "views": views,
     "end": end,
 }

@@ -1,0 +1,142 @@
+"""The node's sandbox service as a process: run it, or find it and start it where nobody has.
+
+A service that workers start is nobody's child for long: it ends when none of them is connected any more, however they ended. So any worker
+of a node may be the first to come and the first to go, and who started the service makes no difference to the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from ops.child_processes import log_tail
+from pipeline.errors import InvalidRequest, RollstreamError
+from pipeline.folders import Folders, make_folder
+from pipeline.process import PARENT_FD, Shutdown
+from workers.sandbox.base import Probe
+from workers.sandbox.local.backend import Backend
+from workers.sandbox.process import ProcessBackend
+from workers.sandbox.service.link import Link, ServiceNotThere
+from workers.sandbox.service.serving import serve_sandboxes
+from workers.sandbox.service.settings import SandboxSettings
+from workers.settings import default_node
+
+log = structlog.get_logger(__name__)
+
+START_S = 30.0
+"""A service finds out in a second or two what works on its node, and sweeps before it listens."""
+POLL_S = 0.05
+EXIT_ALREADY_SERVED = 4
+LINGER_S = 3.0
+"""A service that workers started outlives the last of them by this: workers are often started again at once."""
+
+
+class ServiceNotStarted(RollstreamError):
+    """No service came up; carries what it said last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What serves here."""
+
+    backend: Backend
+    probe: Probe
+
+
+async def choose(settings: SandboxSettings) -> Chosen:
+    """The backend that the settings ask for, tried.
+
+    Raises:
+        InvalidRequest: it is none, or does not work here; says what to do.
+    """
+    if settings.backend != "process":
+        raise InvalidRequest(
+            f"no sandbox backend {settings.backend!r} works here; for code that you trust, name the one without walls: "
+            "ROLLSTREAM_SANDBOX_BACKEND=process",
+            field="sandbox.backend",
+        )
+    backend = ProcessBackend(accept_untrusted=settings.accept_untrusted)
+    return Chosen(backend=backend, probe=Probe(backend=backend.name, works=True, isolation=backend.isolation, why=""))
+
+
+async def run_service(settings: SandboxSettings, *, while_used_s: float | None = None) -> int:
+    """The service of this node, from start to clean end; returns its exit code."""
+    shutdown = Shutdown()
+    shutdown.on_signals()
+    shutdown.on_parent_exit()
+    chosen = await choose(settings)
+    await serve_sandboxes(
+        settings,
+        chosen.backend,
+        chosen.probe,
+        node=settings.node or default_node(),
+        stop=shutdown.stop,
+        hurry=shutdown.hurry,
+        while_used_s=while_used_s,
+    )
+    return 0
+
+
+class ServiceStarter:
+    """Sees to it that a service answers in the run folder: called before each try to connect.
+
+    Args:
+        config: the `rollstream.toml` of this process.
+        node: name of this node, for a service that is started.
+    """
+
+    def __init__(self, settings: SandboxSettings, config: Path | None, node: str) -> None:
+        self._settings = settings
+        self._config = config
+        self._node = node
+        self._child: subprocess.Popen[bytes] | None = None
+
+    async def __call__(self) -> None:
+        """Returns when a service answers.
+
+        Raises:
+            ServiceNotStarted: none does, and the one that was started has ended, or says nothing.
+        """
+        deadline_s = time.monotonic() + START_S
+        if self._child is not None and self._child.poll() is not None:
+            self._child = None
+        while True:
+            try:
+                link = await Link.connect(self._settings.run, boot="", fleet="", lost_error=ServiceNotThere)
+            except ServiceNotThere as error:
+                why = str(error)
+            else:
+                link.close()
+                return
+            if self._child is not None and self._child.poll() is not None:
+                # another worker's may have been faster, or the last one is just leaving: then this one gets its turn
+                if self._child.returncode != EXIT_ALREADY_SERVED:
+                    raise ServiceNotStarted(f"the node's sandbox service did not start: {log_tail(self._log) or why}")
+                self._child = None
+            if self._child is None:
+                self._child = await asyncio.to_thread(self._start)
+            if time.monotonic() > deadline_s:
+                raise ServiceNotStarted(f"no sandbox service after {START_S:g} s: {why}; its log: {self._log}")
+            await asyncio.sleep(POLL_S)
+
+    @property
+    def _log(self) -> Path:
+        return Folders.from_environment().state / "logs" / f"sandbox-{self._node}.log"
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        make_folder(self._log.parent)
+        settings = self._settings
+        command = [sys.executable, "-m", "ops.cli", "sandbox", "serve", "--while-used", "--node", self._node]
+        command += ["--run-dir", str(settings.run), "--scratch-dir", str(settings.scratch)]
+        command += ["--config", str(self._config)] if self._config else []
+        environment = {name: value for name, value in os.environ.items() if name != PARENT_FD}
+        log.info("node_service_started", why="none answered", run_dir=str(settings.run), log=str(self._log))
+        with self._log.open("ab") as out:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True)

@@ -1,0 +1,58 @@
+"""The sandboxes of a node, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from pipeline.messages import Json
+from workers.sandbox.service.views import SandboxView
+
+COLUMNS = ("SANDBOX", "STATE", "JOB", "ATTEMPT", "BACKEND", "IMAGE", "AGE", "WORKER")
+
+
+def as_map(view: SandboxView) -> Json:
+    """One sandbox as values."""
+    return asdict(view)
+
+
+def as_table(found: Sequence[SandboxView]) -> list[str]:
+    """One line a sandbox, below a line of titles."""
+    rows = [
+        (
+            view.sandbox_id,
+            view.state,
+            view.job_id,
+            str(view.attempt),
+            view.backend,
+            view.image or "(node)",
+            age(view.age_s),
+            str(view.worker_pid or "-"),
+        )
+        for view in found
+    ]
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
+    return ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in (COLUMNS, *rows)]
+
+
+def as_text(view: SandboxView) -> list[str]:
+    """All that is known of one sandbox."""
+    who = f"process {view.worker_pid or '(unknown)'} (boot {view.worker_boot or 'unknown'})" if view.state == "attached" else "nobody"
+    lines = [
+        f"sandbox    {view.sandbox_id}: {view.state}, {age(view.age_s)} old",
+        f"job        {view.job_id}, made by attempt {view.attempt}, last seen {view.seen_attempt}",
+        f"attached   to {who}",
+        f"backend    {view.backend}, isolation {view.isolation or 'unknown'}, image {view.image or '(the files of the node)'}",
+        "limits     " + (", ".join(f"{name} {value}" for name, value in view.limits.items()) or "none"),
+        "enforced   "
+        + (", ".join(f"{limit} by {means}" for limit, means in view.enforced.items()) or "not told"),
+        f"processes  {len(view.processes)}",
+    ]
+    return lines + [f"           {process}" for process in view.processes]
+
+
+def age(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,64 @@
+"""What the node service needs to know, and where the others find it: table `[sandbox]`, in the environment `ROLLSTREAM_SANDBOX_<NAME>`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.errors import InvalidRequest
+from pipeline.folders import Folders
+from pipeline.settings import ENVIRONMENT_PREFIX, read_table
+
+SANDBOXES = "sandboxes"
+"""Folder below scratch."""
+
+
+class SandboxSettings(BaseModel):
+    """Settings of the sandboxes of one node."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    backend: str = Field(default="auto", pattern=r"^[a-z]+$")
+    """What builds the walls; `auto` = the first that works here and has any."""
+    accept_untrusted: bool = False
+    """With the backend `process`: serve tasks that ask for isolation although there is none. For development."""
+    node: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$")
+    """Name of this node; empty = the workers' default."""
+    run_dir: Path | None = None
+    """Folder of the service's socket; none = the run folder of this machine. Workers and commands look there."""
+    scratch_dir: Path | None = None
+    """Where sandboxes live; none = the scratch folder of this machine."""
+    grace_s: float = Field(default=10.0, ge=0)
+    """After the first SIGTERM attachments have this long."""
+
+    @property
+    def run(self) -> Path:
+        """Folder of the socket."""
+        return self.run_dir or Folders.from_environment().run
+
+    @property
+    def scratch(self) -> Path:
+        """Folder that sandboxes live below."""
+        return self.scratch_dir or Folders.from_environment().scratch
+
+    @classmethod
+    def load(cls, file: Path | None = None, **arguments: object) -> Self:
+        """Reads the settings: argument > environment > `[sandbox]` of the file > default.
+
+        Raises:
+            InvalidRequest
+        """
+        found = dict(read_table(file, "sandbox"))
+        for name in cls.model_fields:
+            value = os.environ.get(f"{ENVIRONMENT_PREFIX}SANDBOX_{name.upper()}")
+            if value:
+                found[name] = value
+        found.update({name: value for name, value in arguments.items() if value is not None})
+        try:
+            return cls.model_validate(found)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise InvalidRequest(first["msg"], field="sandbox." + ".".join(map(str, first["loc"]))) from error

@@ -132,7 +132,7 @@ async def serve(
                 if sweep is not None:
                     tasks.create_task(sweep.run(swept), name="sandbox-sweep")
                 if models is not None:
-                    keeper = PoolKeeper(PoolLooks(client, queue.namespace), models.backend)
+                    keeper = PoolKeeper(PoolLooks(client, queue.namespace, shards=queue.shards), models.backend)
                     tasks.create_task(keeper.run(swept), name="pool-keeper")
                 try:
                     heard = sweep.hear if sweep is not None else None

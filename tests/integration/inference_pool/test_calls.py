@@ -10,6 +10,8 @@ from pipeline.inference_pool import AllowedLabels, Assignment, Begun, Call, DueL
 from pipeline.inference_pool.pauses import PoolPauses
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask, redis_now_ms
+from pipeline.scripts import Scripts
+from pipeline.scripts.calls import new_nonce
 from pipeline.settings import QueueSettings
 
 RUN, A, B = "run1", Server("http://a"), Server("http://b")
@@ -110,6 +112,34 @@ async def test_a_call_only_begins_where_it_may(pool: InferencePool, looks: PoolL
     assert await begin(pool, mine) == "gone"
     never = Assignment(RUN, other.url, "", "nobody:1")
     assert await begin(pool, never) == "gone", "nobody has a call without a lease"
+
+
+async def test_servers_of_a_run_that_is_over_are_left_alone_until_a_trainer_connects(
+    client: AsyncClient, settings: QueueSettings, pool: InferencePool, looks: PoolLooks
+) -> None:
+    """They were asked how they are each second for the week that what is said of them stands. What still runs there is ended still."""
+    keys = Keys.of_shard(settings.namespace, 0)
+    scripts = Scripts(client, keys)
+
+    async def due(looks: PoolLooks) -> dict[str, tuple[bool, tuple[str, ...]]]:
+        return {look.url: (look.is_judged, look.to_abort) for look in await looks.due(takes_ms=0)}
+
+    assert await due(looks) == {A.url: (True, ()), B.url: (True, ())}, "its trainer is to come"
+    await scripts.connect_run(RUN, nonce=new_nonce(), ttl_s=3600)
+    mine = await assigned(pool)
+    await begin(pool, mine)
+    await pool.release(mine)
+    await ask(client, "HSET", keys.run(RUN), "st", "closed")  # as close_gone_runs does
+
+    found = await due(PoolLooks(client, settings.namespace))
+    assert {is_judged for is_judged, _ in found.values()} == {False}
+    assert found[mine.server] == (False, ("c1",))
+
+    await scripts.connect_run(RUN, nonce=new_nonce(), ttl_s=3600)
+    assert {is_judged for is_judged, _ in (await due(looks)).values()} == {True}
+    await ask(client, "DEL", keys.run(RUN))
+    await ask(client, "SET", keys.run(RUN), "no run", "EX", 60)
+    assert {is_judged for is_judged, _ in (await due(PoolLooks(client, settings.namespace))).values()} == {True}
 
 
 async def test_a_call_of_a_lease_that_ran_out_is_handed_to_keepers_until_its_server_took_the_abort(

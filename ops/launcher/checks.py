@@ -15,7 +15,9 @@ from pathlib import Path
 
 from ops.launcher import child
 from ops.launcher.environment import Environment
-from ops.launcher.servers import ServerLeg, for_pytest
+from ops.launcher.legs import Leg
+from ops.launcher.sandboxes import Ground
+from ops.launcher.servers import for_pytest
 from ops.launcher.terminal import bold, say
 
 _NO_TESTS_COLLECTED = 5
@@ -41,10 +43,22 @@ class Step:
     module: str
     arguments: tuple[str, ...] = ()
     test_folders: tuple[str, ...] = ()
-    """For pytest: the folders under `tests/`."""
+    """For pytest: folders and files under `tests/`, or patterns of them."""
+    is_for_sandboxes: bool = False
+    """Whether it needs the ground of the sandboxes' tests, and runs as the user of these. No other step runs what lies in its folders."""
     is_quick: bool = False
     """Whether `--quick` runs it."""
 
+
+SANDBOX_FOLDERS = (
+    "contract/sandbox*",
+    "integration/sandbox*",
+    "integration/images*",
+    "faults/*sandbox*",
+    "cases/*sandbox*",
+    "e2e/*sandbox*",
+)
+"""Tests that start sandboxes with walls, which root may not: folders, and files among others."""
 
 STEPS = (
     Step(name="format", module="ruff", arguments=("format", "--check"), is_quick=True),
@@ -56,6 +70,14 @@ STEPS = (
         module="pytest",
         arguments=("-n", str(PROCESSES), "--dist", "worksteal"),
         test_folders=("unit", "integration", "contract", "model"),
+    ),
+    Step(
+        name="sandboxes",
+        module="pytest",
+        # the tree may be somebody else's: nothing is written into it
+        arguments=("-n", str(PROCESSES), "--dist", "worksteal", "-p", "no:cacheprovider"),
+        test_folders=SANDBOX_FOLDERS,
+        is_for_sandboxes=True,
     ),
     Step(
         name="quick",
@@ -90,10 +112,11 @@ def choose(names: Sequence[str], *, quick: bool) -> list[Step]:
     return [step for step in STEPS if (step.is_quick if quick else step.name != "quick")]
 
 
-def run(environment: Environment, steps: Sequence[Step], legs: Sequence[ServerLeg], *, quick: bool, strict: bool) -> int:
+def run(environment: Environment, steps: Sequence[Step], legs: Sequence[Leg], ground: Ground, *, quick: bool, strict: bool) -> int:
     """Run the steps and print what came of them; returns the exit code.
 
     Args:
+        legs: the servers.
         quick: one server instead of all.
         strict: a leg that is missing fails the run.
     """
@@ -101,15 +124,19 @@ def run(environment: Environment, steps: Sequence[Step], legs: Sequence[ServerLe
     used = found[:1] if quick else legs
     environ = _environ(os.environ) | for_pytest(used, require_all=strict)
     has_tests = any(step.module == "pytest" for step in steps)
+    has_sandboxes = any(step.is_for_sandboxes for step in steps)
     if has_tests:
         say(f"Servers: {' · '.join(f'{leg.name} {leg.version}' for leg in used if leg.path) or 'none'}")
+    if has_sandboxes:
+        say(f"Sandboxes: {' · '.join(f'{leg.name} {leg.version}'.rstrip() for leg in ground.legs if leg.path) or 'bare processes'}")
     results = []
     with tempfile.TemporaryDirectory(prefix="rollstream-checks-") as reports:
         for step in steps:
-            result = _run_step(environment, step, environ, Path(reports) / f"{step.name}.xml")
+            result = _run_step(ground, step, environ, Path(reports) / f"{step.name}.xml", strict=strict)
             results.append(result)
             say(f"{'ok' if result.code == 0 else bold(f'FAILED (exit {result.code})')}: {step.name}, {result.took_s:.1f} s")
-    return _sum_up(results, legs if has_tests and not quick else found, has_tests=has_tests, strict=strict)
+    judged = [*(legs if has_tests and not quick else found), *(ground.legs if has_sandboxes else ())]
+    return _sum_up(results, judged, has_tests=has_tests, strict=strict)
 
 
 def _environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -122,27 +149,50 @@ def _environ(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if is_kept[name] and name not in dropped}
 
 
-def _run_step(environment: Environment, step: Step, environ: Mapping[str, str], report: Path) -> Result:
+def _run_step(ground: Ground, step: Step, environ: Mapping[str, str], report: Path, *, strict: bool) -> Result:
     result = Result(name=step.name)
+    environment = ground.environment
     arguments = [*step.arguments]
     if step.module == "pytest":
-        folders = [f"tests/{name}" for name in step.test_folders]
-        have_tests = [folder for folder in folders if any((environment.root / folder).rglob("test_*.py"))]
-        without = [folder for folder in folders if folder not in have_tests]
-        result.note = f"no tests in {', '.join(without)}" if without else ""
-        if not have_tests:
+        folders, without = _folders_with_tests(environment.root, step)
+        if without and not (folders and step.is_for_sandboxes):
+            result.note = f"no tests in {', '.join(without)}"
+        if not folders:
             say(f"\n{bold(step.name)}: {result.note}")
             return result
-        arguments = [f"--junitxml={report}", *step.arguments, *have_tests]
-    say(f"\n{bold(step.name)}: {' '.join([step.module, *(part for part in arguments if not part.startswith('--junitxml'))])}")
+        arguments = [f"--junitxml={report}", *step.arguments, *folders]
+        if not (step.is_for_sandboxes or step.is_quick):
+            arguments += [f"--ignore-glob={environment.root}/tests/{pattern}" for pattern in SANDBOX_FOLDERS]
+    shown = [part for part in arguments if not part.startswith(("--junitxml", "--ignore-glob"))]
+    say(f"\n{bold(step.name)}: {' '.join([step.module, *shown])}")
+    command: list[str | Path] = [environment.python, "-m", step.module, *arguments]
+    if step.is_for_sandboxes:
+        environ = ground.environ(environ, require_all=strict)
+        if ground.user is not None:
+            report.parent.chmod(0o711)
+            report.touch()
+            os.chown(report, ground.user.pw_uid, ground.user.pw_gid)
+            command = [*ground.command(command, needed=[report.parent])]
     started = time.monotonic()
-    result.code = child.run([environment.python, "-m", step.module, *arguments], cwd=environment.root, env=environ)
+    result.code = child.run(command, cwd=environment.root, env=environ)
     result.took_s = time.monotonic() - started
     if step.module == "pytest":
         _count(result, report)
         if result.code == _NO_TESTS_COLLECTED:
             result.code, result.note = 0, "pytest found nothing to run"
     return result
+
+
+def _folders_with_tests(root: Path, step: Step) -> tuple[list[str], list[str]]:
+    """The step's folders that hold tests, and those of its names that hold none."""
+    found: list[str] = []
+    without: list[str] = []
+    for name in step.test_folders:
+        folders = [path for path in sorted(root.glob(f"tests/{name}")) if path.match("test_*.py") or any(path.rglob("test_*.py"))]
+        found += [str(folder.relative_to(root)) for folder in folders]
+        if not folders:
+            without.append(f"tests/{name}")
+    return found, without
 
 
 def _count(result: Result, report: Path) -> None:
@@ -159,7 +209,7 @@ def _count(result: Result, report: Path) -> None:
             result.passed += total - broken - skipped
 
 
-def _sum_up(results: Sequence[Result], legs: Sequence[ServerLeg], *, has_tests: bool, strict: bool) -> int:
+def _sum_up(results: Sequence[Result], legs: Sequence[Leg], *, has_tests: bool, strict: bool) -> int:
     say(f"\n{bold('Summary')}")
     for result in results:
         verdict = "ok" if result.code == 0 else "FAILED"

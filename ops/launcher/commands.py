@@ -15,7 +15,9 @@ from ops.launcher import checks, child
 from ops.launcher.environment import RUN_EXTRAS, TEST_EXTRAS, Environment, NotAnEnvironment
 from ops.launcher.installs import InstallFailed, advice_for
 from ops.launcher.package_index import IndexUnusable
-from ops.launcher.servers import fetch_redis8, find_servers, install_system_packages
+from ops.launcher.sandboxes import bring_ground, find_ground
+from ops.launcher.servers import fetch_redis8, find_servers
+from ops.launcher.system_packages import install_packages
 from ops.launcher.terminal import bold, say, warn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +133,11 @@ def _test(environment: Environment, arguments: Sequence[str], argv: Sequence[str
     steps = checks.choose(asked.steps, quick=asked.quick)
     if not asked.quick and any(step.module == "pytest" for step in steps):
         fetch_redis8(environment)
+    has_sandboxes = any(step.is_for_sandboxes for step in steps)
     if asked.system_packages:
-        install_system_packages(find_servers(environment, os.environ))
-    legs = find_servers(environment, os.environ)
-    return checks.run(environment, steps, legs, quick=asked.quick, strict=asked.system_packages)
+        ground = find_ground(environment, os.environ)
+        install_packages([*find_servers(environment, os.environ), *(ground.legs if has_sandboxes else ())])
+        if has_sandboxes:
+            bring_ground(environment, ground)
+    legs, ground = find_servers(environment, os.environ), find_ground(environment, os.environ)
+    return checks.run(environment, steps, legs, ground, quick=asked.quick, strict=asked.system_packages)

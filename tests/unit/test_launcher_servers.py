@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from ops.launcher.environment import Environment
-from ops.launcher.servers import ServerLeg, _take_binary, find_servers, for_pytest, version_of
+from ops.launcher.legs import Leg
+from ops.launcher.servers import _take_binary, find_servers, for_pytest, version_of
 
 
 def a_server(path: Path, version: str, name: str = "Redis") -> Path:
@@ -17,7 +18,7 @@ def a_server(path: Path, version: str, name: str = "Redis") -> Path:
     return path
 
 
-def by_name(legs: list[ServerLeg]) -> dict[str, ServerLeg]:
+def by_name(legs: list[Leg]) -> dict[str, Leg]:
     return {leg.name: leg for leg in legs}
 
 
@@ -71,7 +72,7 @@ def test_a_binary_that_a_person_names_wins_and_a_wrong_one_is_said(tmp_path: Pat
 
 
 def test_what_may_not_be_missing_is_all_when_asked_and_else_what_was_found() -> None:
-    legs = [ServerLeg(name="valkey", path=Path("/v"), version="9"), ServerLeg(name="redis8", why_missing="not fetched")]
+    legs = [Leg(name="valkey", path=Path("/v"), version="9"), Leg(name="redis8", why_missing="not fetched")]
 
     assert for_pytest(legs, require_all=False)["ROLLSTREAM_REQUIRE_SERVERS"] == "valkey"
     assert for_pytest(legs, require_all=True)["ROLLSTREAM_REQUIRE_SERVERS"] == "valkey,redis8"

@@ -20,6 +20,7 @@ from pipeline.errors import InvalidRequest, RollstreamError
 from pipeline.failpoints import failpoint
 from pipeline.inference_pool import label as label_of
 from pipeline.inference_pool import updating_label
+from pipeline.inference_pool.labels import is_updating
 from trainer_client.calls_in_flight import calls_have_ended
 from trainer_client.engines import Engine, Engines, NotLoaded
 from trainer_client.errors import UpdateFailed
@@ -161,8 +162,11 @@ class _Update:
         if self._is_inside:
             return  # no call is in flight, and none begins
         # an update that broke off left it paused: what is frozen there would never end by itself
-        mode: PauseMode = "abort" if health.paused and self._mode == "wait" else self._mode
+        was_left = health.paused or (not health.tells_pause and is_updating(health.version))
+        mode: PauseMode = "abort" if was_left and self._mode == "wait" else self._mode
         try:
+            if mode == "wait" and not health.tells_pause:
+                await engine.control.resume()  # one whose weights nobody has changed yet may have been left paused, too
             await _pause(engine, mode)
             engine.is_paused = True
             failpoint("engine_paused")

@@ -12,6 +12,7 @@ from pipeline.errors import InvalidRequest, StaleIncarnation
 from pipeline.inference_pool import InferencePool, PoolLooks, Seen
 from pipeline.inference_pool.pauses import PoolPauses
 from pipeline.keys import Keys
+from pipeline.messages import Sampling
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import sha
 from pipeline.settings import QueueSettings
@@ -21,8 +22,10 @@ from tests.integration.weight_update.engines import Engines
 from tests.integration.weight_update.loading import OLD, load
 from trainer_client import PauseHeld, PauseLost, Run, ServersToLoad, UpdateFailed, connect, connect_blocking
 from trainer_client.weight_update import MODES, UpdateMode
+from workers.llm.backend import GenRequest
+from workers.llm.connect import connect_backend
 from workers.llm.scripted import Fault, ServerOptions
-from workers.llm.scripted.options import WireVersion
+from workers.llm.scripted.options import Latency, WireVersion
 
 pytestmark = pytest.mark.one_server
 
@@ -107,6 +110,28 @@ async def test_a_block_that_raises_leaves_no_label_and_the_next_update_mends(run
         await load_all(servers, "one")
     assert await standings(run) == {url: ("up", f"run1/{run.incarnation}.1")}
     assert engines["a"].engine.paused is None
+
+
+@pytest.mark.parametrize("wire", ["0.32", "sglang-0.5.10", "sglang-0.5"])
+async def test_an_update_that_waits_for_calls_does_not_wait_for_those_that_one_before_froze(
+    run: Run, engines: Engines, wire: WireVersion
+) -> None:
+    """An older SGLang does not say that it is paused: the next update waited for ever for calls that it held frozen."""
+    url = await engines.start("a", ServerOptions(wire=wire, latency=Latency(per_token_s=0.05, sigma=0.0)))
+    await run.servers.attach(url)
+    async with connect_backend(url) as backend:
+        request = GenRequest(request_id="c1", prompt_ids=[1, 2, 3], sampling=Sampling(), max_tokens=400, seed=1)
+        call = asyncio.create_task(backend.generate(request, timeout_s=60))
+        await wait_until(lambda: engines["a"].engine.generation_tokens > 2, "it samples")
+        with pytest.raises(ZeroDivisionError):
+            async with run.weight_update(1, mode="keep"):
+                raise ZeroDivisionError
+
+        async with asyncio.timeout(10), run.weight_update(1, mode="wait") as servers:
+            await load_all(servers, "one")
+
+        assert servers.failed == {}
+        assert (await call).finish == "abort"
 
 
 async def test_a_server_that_restarts_in_the_block_gets_no_label(run: Run, engines: Engines) -> None:

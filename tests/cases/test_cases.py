@@ -20,6 +20,10 @@ FILES = (
     ("tokens", HERE / "data" / "tokens_own.jsonl"),
     ("toolcalls", HERE / "data" / "toolcalls.jsonl"),
     ("toolcalls", HERE / "data" / "toolcalls_own.jsonl"),
+    ("shell", HERE / "data" / "shell.jsonl"),
+    ("shell", HERE / "data" / "shell_own.jsonl"),
+    ("ipython", HERE / "data" / "ipython.jsonl"),
+    ("ipython", HERE / "data" / "ipython_own.jsonl"),
 )
 SLOW = {
     *(f"redis-{number:03}" for number in (17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39)),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import re
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +13,11 @@ from workers.sandbox.capture import HeadTail
 from workers.sandbox.terminal_text import plain_text, valid_utf8
 
 TEXT_TYPES = ("text/plain", "text/markdown", "text/latex")
+NAMELESS = re.compile(r"<IPython\.core\.display\.\w+ object>")
+"""What plain text says of a display that is only meant to be seen; a text that can be read says more."""
 RESULT_BYTES = 64 * 1024
+PNG_START = 32
+"""Characters of base64 that hold a PNG's signature and its size."""
 
 
 class CellOutput:
@@ -87,11 +95,28 @@ class CellOutput:
 
 def _readable(data: Mapping[str, Any]) -> tuple[str, str]:
     """The text of a display, and a note of what of it cannot be read."""
-    text = next((str(data[kind]) for kind in TEXT_TYPES if kind in data), "")
-    unseen = [f"{kind}, {len(str(data[kind])):,} characters" for kind in data if kind.startswith(("image/", "audio/", "video/"))]
-    if not text and not unseen and data:
+    texts = [str(data[kind]) for kind in TEXT_TYPES if kind in data]
+    if len(texts) > 1 and NAMELESS.fullmatch(texts[0]):
+        del texts[0]
+    unseen = [f"{kind}, {_size(kind, data[kind])}" for kind in data if kind.startswith(("image/", "audio/", "video/"))]
+    if not texts and not unseen and data:
         unseen = [", ".join(data)]
-    return valid_utf8(text), f"[not shown: {'; '.join(unseen)}]" if unseen else ""
+    return valid_utf8(texts[0]) if texts else "", f"[not shown: {'; '.join(unseen)}]" if unseen else ""
+
+
+def _size(kind: str, content: object) -> str:
+    """Of what is not text, which comes as base64: its bytes, and of a PNG its width and height."""
+    text = str(content)
+    if kind == "image/svg+xml":
+        return f"{len(text):,} characters"
+    with contextlib.suppress(ValueError):
+        start = base64.b64decode(text[:PNG_START], validate=True)
+        n_bytes = len(text.rstrip("=\n")) * 3 // 4
+        if kind == "image/png" and start[:8] == b"\x89PNG\r\n\x1a\n" and len(start) == 24:
+            width, height = struct.unpack(">II", start[16:24])
+            return f"{width} x {height}, {n_bytes:,} bytes"
+        return f"{n_bytes:,} bytes"
+    return f"{len(text):,} characters"
 
 
 def _bytes(text: str) -> bytes:

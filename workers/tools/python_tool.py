@@ -69,6 +69,7 @@ class PythonTool:
                 "status": result.status,
                 "error": result.error_name,
                 "state_lost": result.state_lost,
+                "fresh_kernel": result.fresh_kernel,
                 "cwd": result.cwd,
                 "truncated_bytes": result.truncated_bytes,
                 "took_s": round(result.took_s, 3),

@@ -102,8 +102,8 @@ def _differences(expect: Mapping[str, Any], answer: ToolResult, result: KernelRe
         different.append(Difference("state lost", lost, result.state_lost))
     if result.state_lost and "lost" not in answer.text:
         different.append(Difference("the model is told", "that variables are lost", answer.text))
-    if "fresh_kernel" in expect and result.fresh_kernel is not expect["fresh_kernel"]:
-        different.append(Difference("new kernel", expect["fresh_kernel"], result.fresh_kernel))
+    if "fresh_kernel" in expect and answer.details["fresh_kernel"] is not expect["fresh_kernel"]:
+        different.append(Difference("new kernel", expect["fresh_kernel"], answer.details["fresh_kernel"]))
     if "truncated" in expect and bool(result.truncated_bytes) is not expect["truncated"]:
         different.append(Difference("truncated", expect["truncated"], result.truncated_bytes))
     return different

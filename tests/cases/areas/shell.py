@@ -18,7 +18,7 @@ from tests.cases.case import BadCase, Case, Check, Difference, text_of
 from workers.sandbox import Sandbox, Shell, ShellResult
 from workers.sandbox.base import DEFAULT_OUTPUT_BYTES, ShellStdin
 from workers.tools.base import ToolResult
-from workers.tools.bash_tool import BashTool
+from workers.tools.bash_tool import NO_CHANGE_S, BashTool
 
 CALL_LIMIT_S = 120.0
 STATUS = {"refused": "error", "busy": "error"}
@@ -81,7 +81,7 @@ async def _check(case: Case, sandbox: Sandbox) -> list[Difference]:
     if missing:
         return [Difference("programs in the sandbox", case.input["needs"], f"without {missing}")]
     shell = NotingShell(sandbox.shell())
-    tool = BashTool(shell)
+    tool = BashTool(shell, no_change_s=float(case.input.get("no_change_s", NO_CHANGE_S)))
     found: list[Difference] = []
     for number, (step, expect) in enumerate(zip(steps, expects, strict=True), start=1):
         started, rss_before = time.monotonic(), _peak_rss_mb()

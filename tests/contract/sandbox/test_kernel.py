@@ -223,7 +223,7 @@ async def test_pictures_become_a_note(kernel: Kernel) -> None:
     result = await run(kernel, code)
 
     assert "<Figure>" in result.output
-    assert "[not shown: image/png, 4 characters]" in result.output
+    assert "[not shown: image/png, 3 bytes]" in result.output
     assert "<IPython.core.display.HTML object>" in result.output
 
 

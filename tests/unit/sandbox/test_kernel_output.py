@@ -12,7 +12,7 @@ def test_streams_values_and_displays_are_shown_in_their_order() -> None:
     output.take("display_data", {"data": {"text/plain": "shown", "image/png": "A" * 1234}})
     output.take("execute_result", {"data": {"text/plain": "7"}})
 
-    assert output.shown == "out err\nshown\n[not shown: image/png, 1,234 characters]\n7\n"
+    assert output.shown == "out err\nshown\n[not shown: image/png, 925 bytes]\n7\n"
     assert (output.stdout, output.result) == ("out ", "7")
 
 

@@ -43,14 +43,16 @@ class IpcKernel:
         self,
         launcher: Launcher,
         program: KernelProgram,
-        folder: SharedFolder,
+        given: SharedFolder,
+        sockets: SharedFolder,
         env: Mapping[str, str],
         workdir: str,
         context: zmq.asyncio.Context,
     ) -> None:
         self._launcher = launcher
         self._program = program
-        self._folder = folder
+        self._given = given
+        self._sockets = sockets
         self._env = env
         self._workdir = workdir
         self._context = context
@@ -111,7 +113,9 @@ class IpcKernel:
             self._live.ended.result()  # raises when the whole sandbox ended
             self._drop()
         if self._live is None:
-            self._live = await KernelConnection.start(self._launcher, self._program, self._folder, self._env, self._workdir, self._context)
+            self._live = await KernelConnection.start(
+                self._launcher, self._program, self._given, self._sockets, self._env, self._workdir, self._context
+            )
         return self._live
 
     async def _wait(self, live: KernelConnection, cell: Cell, timeout_s: float) -> Wake:

@@ -1,4 +1,6 @@
-"""One live kernel process and the messages to and from it, over Unix sockets in the folder shared with its sandbox.
+"""One live kernel process and the messages to and from it, over Unix sockets in a folder shared with its sandbox.
+
+The sandbox may have put anything into that folder: what is connected to is the very socket that was looked at, and no link is followed.
 
 `jupyter_client` makes the connection and signs the messages; reading is done here, because a flood must cost little: of a message only
 what is needed is parsed, and reading never stops, so that the kernel is never ahead of us for long.
@@ -12,6 +14,8 @@ import json
 import os
 import secrets
 import signal
+import stat
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +83,8 @@ class KernelConnection:
     def __init__(self, launcher: Launcher, process: LaunchedProcess, log: _Log) -> None:
         self._launcher = launcher
         self._log = log
-        self._client: AsyncKernelClient | None = None
+        self._client: _Client | None = None
+        self._doors: dict[str, _Door] = {}
         self._channels: dict[Channel, tuple[Any, asyncio.Task[None]]] = {}
         self._cells: dict[str, Cell] = {}
         self._interrupts: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
@@ -93,7 +98,8 @@ class KernelConnection:
         cls,
         launcher: Launcher,
         program: KernelProgram,
-        folder: SharedFolder,
+        given: SharedFolder,
+        sockets: SharedFolder,
         env: Mapping[str, str],
         cwd: str,
         context: zmq.asyncio.Context,
@@ -103,10 +109,12 @@ class KernelConnection:
         Raises:
             SessionStartError: it did not come up.
         """
+        launcher.check_open()
         number = secrets.token_hex(4)
         shared = _new_connection()
-        content = json.dumps({**shared, "ip": f"{folder.inside}/{number}"}).encode()
-        connection_file = await asyncio.to_thread(folder.write, f"{number}.json", content)
+        content = json.dumps({**shared, "ip": f"{sockets.inside}/{number}"}).encode()
+        connection_file = await asyncio.to_thread(given.write, f"{number}.json", content)
+        await asyncio.to_thread(_make, sockets)
         ready, ready_theirs = os.pipe()
         log = _Log()
         null = os.open(os.devnull, os.O_RDONLY)
@@ -132,7 +140,7 @@ class KernelConnection:
                 if not await _byte_from(ready):
                     await asyncio.wait({kernel.ended}, timeout=1.0)
                     raise SessionStartError("kernel", "its process ended", log.text())
-                await kernel._connect({**shared, "ip": str(folder.outside / number)}, context)
+                await kernel._connect({**shared, "ip": number}, sockets, context)
         except TimeoutError:
             kernel.close()
             raise SessionStartError("kernel", f"no answer within {START_TIMEOUT_S:g} s", log.text()) from None
@@ -141,7 +149,7 @@ class KernelConnection:
             raise
         finally:
             os.close(ready)
-        await asyncio.to_thread((folder.outside / f"{number}.json").unlink, True)
+        await asyncio.to_thread(given.remove, f"{number}.json")
         return kernel
 
     @property
@@ -193,13 +201,16 @@ class KernelConnection:
         self._launcher.kill(self.process, "tree", signal.SIGKILL)
         for name in list(self._channels):
             self._close_channel(name)
+        for door in self._doors.values():
+            door.close()
         self._log.close()
 
     # -- messages -------------------------------------------------------------------------------------------------------------------
 
-    async def _connect(self, connection: KernelConnectionInfo, context: zmq.asyncio.Context) -> None:
-        self._client = AsyncKernelClient(context=context)
+    async def _connect(self, connection: KernelConnectionInfo, sockets: SharedFolder, context: zmq.asyncio.Context) -> None:
+        self._client = _Client(context=context)
         self._client.load_connection_info(connection)
+        self._client.doors = self._doors = await asyncio.to_thread(_open_doors, sockets, connection)
         for name in TAKERS:
             self._open_channel(name)
         await self._hear_something()
@@ -280,6 +291,62 @@ class KernelConnection:
         answered = self._interrupts.pop(number, None)
         if answered is not None and not answered.done():
             answered.set_result(_parsed(content))
+
+
+class _Door:
+    """A socket that was looked at, and the name by which just this one is connected to."""
+
+    def __init__(self, path: str, descriptor: int = -1) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class _Client(AsyncKernelClient):
+    """Connects to the sockets that were looked at, by whatever name they have."""
+
+    doors: Mapping[str, _Door] = {}
+
+    def _make_url(self, channel: str) -> str:
+        return f"ipc://{self.doors[channel].path}"
+
+
+def _open_doors(sockets: SharedFolder, connection: KernelConnectionInfo) -> dict[str, _Door]:
+    """Looks at the kernel's sockets: whether they are, and no link is on the way.
+
+    Raises:
+        SessionStartError: something else is there.
+    """
+    doors: dict[str, _Door] = {}
+    try:
+        with sockets.opened() as folder:
+            for channel in TAKERS:
+                name = f"{connection['ip']}-{connection[f'{channel}_port']}"  # type: ignore[literal-required]  # ports by channel
+                if not stat.S_ISSOCK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                    raise SessionStartError("kernel", f"{sockets.inside}/{name} is no socket")
+                if sys.platform == "linux":
+                    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
+                    doors[channel] = _Door(f"/proc/self/fd/{descriptor}", descriptor)
+                    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                        raise SessionStartError("kernel", f"{sockets.inside}/{name} is no socket")
+                else:
+                    doors[channel] = _Door(str(sockets.outside.joinpath(*sockets.below, name)))
+    except BaseException as error:
+        for door in doors.values():
+            door.close()
+        if isinstance(error, OSError):
+            raise SessionStartError("kernel", f"its sockets cannot be reached: {error.strerror}") from error
+        raise
+    return doors
+
+
+def _make(folder: SharedFolder) -> None:
+    with folder.opened():
+        pass
 
 
 class _Log:

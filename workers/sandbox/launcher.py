@@ -7,11 +7,15 @@ File descriptors given to `spawn` are duplicated; the caller closes its own. Pat
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
+
+from workers.sandbox.errors import SandboxError
 
 KillScope = Literal["group", "tree", "others"]
 
@@ -73,19 +77,63 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFolder:
-    """A folder that worker and sandbox both reach, each by its own path. Only this one sandbox sees it."""
+    """A folder that worker and sandbox both reach, each by its own path. Only this one sandbox sees it.
+
+    Whatever is in it may have been made by the sandbox: no link in it is followed, in no part of a path, and no file in it is
+    overwritten (it may have a second name elsewhere), only replaced.
+    """
 
     outside: Path
+    """Where it is for the worker; made by us, in a folder that no sandbox sees."""
     inside: str
+    below: tuple[str, ...] = ()
+    """The way from `outside` to this folder, when it is a subfolder."""
 
     def subfolder(self, name: str) -> SharedFolder:
         """A folder in it; made when something is written there."""
-        return SharedFolder(outside=self.outside / name, inside=f"{self.inside}/{name}")
+        return SharedFolder(outside=self.outside, inside=f"{self.inside}/{name}", below=(*self.below, name))
 
     def write(self, name: str, content: bytes) -> str:
-        """Writes a file only its owner may read, makes the folder when it is missing; returns the path inside. Blocks."""
-        self.outside.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
-        with open(os.open(self.outside / name, flags, 0o600), "wb") as file:
-            file.write(content)
+        """Writes a file only its owner may read, makes the folder when it is missing; returns the path inside. Blocks.
+
+        Raises:
+            SandboxError: the sandbox put something else where the folder was.
+        """
+        with self.opened() as folder:
+            fresh = f".{name}.new"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(fresh, dir_fd=folder)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with open(os.open(fresh, flags, 0o600, dir_fd=folder), "wb") as file:
+                file.write(content)
+            os.rename(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
         return f"{self.inside}/{name}"
+
+    def remove(self, name: str) -> None:
+        """Removes a file, when it is there. Blocks."""
+        with self.opened() as folder, contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """A descriptor of the folder, which is made when it is missing."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        folder = -1
+        try:
+            try:
+                folder = os.open(self.outside, flags)
+                for part in self.below:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, 0o700, dir_fd=folder)
+                    above, folder = folder, os.open(part, flags, dir_fd=folder)
+                    os.close(above)
+            except NotADirectoryError as error:  # Linux says so of a link too
+                raise SandboxError(f"the sandbox put something else where its shared folder {self.inside} was") from error
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise SandboxError(f"the sandbox put a link where its shared folder {self.inside} was") from error
+                raise
+            yield folder
+        finally:
+            if folder >= 0:
+                os.close(folder)

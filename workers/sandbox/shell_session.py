@@ -110,6 +110,7 @@ class ShellSession:
             OSError: bash or the folder is not there.
             SessionStartError: it does not answer.
         """
+        launcher.check_open()
         boot = await asyncio.to_thread(folder.write, "boot.sh", resources.files(__package__).joinpath("shell_boot.sh").read_bytes())
         control, theirs = os.pipe()
         try:

@@ -66,7 +66,10 @@ class SandboxSpec:
 
     isolation: Isolation = Isolation.ISOLATED
     image: str = ""
-    """Name of the image; empty = the files of the node itself, which only backends without isolation offer."""
+    """Name of the image; empty = the node's own programs, read-only."""
+    workdir: str = ""
+    """Where commands start, an absolute path inside, `HOME` too; empty = what the image says, else `/workspace`. Made when it is missing.
+    A backend without walls has a folder of its own instead."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that processes get beside the built ones. Nothing of the worker's own environment reaches them."""
     limits: Limits = Limits()

@@ -7,7 +7,7 @@ this package. A backend without walls (`process`) answers `None` for the command
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +15,8 @@ from workers.sandbox.spec import Isolation, SandboxSpec
 
 GIVEN_INSIDE = "/run/rollstream/given"
 SOCKETS_INSIDE = "/run/rollstream/sockets"
+MOUNT_POINTS = ("/proc", "/dev", "/tmp", "/var/tmp", GIVEN_INSIDE, SOCKETS_INSIDE)
+"""What every backend mounts over the root; real folders in the upper layer by the time its command runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,10 @@ class Walls:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     """The whole environment of the command; nothing of the worker's own is in it."""
+    given: Mapping[int, bytes] = field(default_factory=dict)
+    """What the command reads from descriptors, by their numbers; not `keeper.READY_FD`, `keeper.HOLD_FD`, 0, 1 and 2."""
+    inside_env: Mapping[str, str] = field(default_factory=dict)
+    """What programs inside need beside the usual, such as where the node's libraries are; below what image and task say."""
     python: str = ""
     """A Python inside that can run the IPython kernel; empty = the image's own `python3`."""
 

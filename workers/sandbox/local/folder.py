@@ -5,8 +5,11 @@
                state.json   attempt seen, holder, whether the last attachment changed anything; only under the flock of `lock`
                lease        flocked by the holder of the attachment, for as long as it lives
                children     PID STARTED of what the holder started
-               home/ tmp/   the sandbox's own
-    RUN/ID/                 sockets and files shared with shells and kernels; elsewhere because socket paths must be short
+               tmp/         the sandbox's own /tmp
+               home/        its working folder, without walls
+               upper/ work/ var-tmp/   what it changed, the overlay's own, its /var/tmp, with walls
+    RUN/ID/g/               what we give to shells and kernels
+           s/               sockets of kernels; elsewhere because their paths must be short
 
 1. A folder without its final name (`.new-`, `.trash-`) is nobody's: it may be deleted.
 2. The attempt seen only rises, also by an attach that is refused for another reason.
@@ -32,8 +35,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from workers.sandbox.errors import SandboxBusy, SandboxGone, SandboxRefused, StaleAttempt
+from workers.sandbox.local.backend import MOUNT_POINTS, Place
 from workers.sandbox.local.identity import ProcessIdentity, machine_boot
-from workers.sandbox.spec import Limits, SandboxOwner, SandboxSpec
+from workers.sandbox.spec import Isolation, Limits, SandboxOwner, SandboxSpec
 
 NEW_PREFIX, TRASH_PREFIX = ".new-", ".trash-"
 SANDBOX_ID = re.compile(r"[0-9a-f]{10}-[0-9]+-[0-9a-f]{6}")
@@ -100,6 +104,24 @@ class SandboxFolder:
         return Path(self.record.run_folder)
 
     @property
+    def given(self) -> Path:
+        return self.run / "g"
+
+    @property
+    def sockets(self) -> Path:
+        return self.run / "s"
+
+    def place(self, workdir: str) -> Place:
+        """The folders that the walls are built from and around."""
+        return Place(folder=self.path, given=self.given, sockets=self.sockets, workdir=workdir)
+
+    def prepare(self, place: Place) -> None:
+        """Makes them where they are missing, ready for what is mounted over them."""
+        for folder in (place.upper, place.work, place.temporary, place.var_temporary):
+            folder.mkdir(mode=0o755, exist_ok=True)
+        make_mount_points(place.upper)
+
+    @property
     def children_file(self) -> Path:
         return self.path / "children"
 
@@ -117,7 +139,9 @@ class SandboxFolder:
     # -- making and finding -------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, scratch: Path, run: Path, spec: SandboxSpec, owner: SandboxOwner, *, backend: str, node: str) -> tuple[Self, str]:
+    def create(
+        cls, scratch: Path, run: Path, spec: SandboxSpec, owner: SandboxOwner, *, backend: str, node: str, image_digest: str = ""
+    ) -> tuple[Self, str]:
         """Makes the folder of a new sandbox; returns it and its token, of which only a hash is kept."""
         sandbox_id = f"{job_prefix(owner.job_id)}{owner.attempt}-{secrets.token_hex(3)}"
         token = secrets.token_hex(16)
@@ -135,7 +159,9 @@ class SandboxFolder:
         unnamed = scratch / f"{NEW_PREFIX}{sandbox_id}"
         unnamed.mkdir(mode=0o700)
         _write_json(unnamed / "owner.json", {name: getattr(record, name) for name in OwnerRecord.__slots__})
-        _write_json(unnamed / "spec.json", {"env": dict(spec.env), "limits": asdict(spec.limits)})
+        wishes = {name: getattr(spec, name) for name in SandboxSpec.__slots__}
+        wishes |= {"env": dict(spec.env), "limits": asdict(spec.limits), "image_digest": image_digest}
+        _write_json(unnamed / "spec.json", wishes)
         _write_json(unnamed / "state.json", {"seen_attempt": owner.attempt})
         for name in ("home", "tmp"):
             (unnamed / name).mkdir(mode=0o700)
@@ -144,6 +170,8 @@ class SandboxFolder:
         unnamed.rename(scratch / sandbox_id)
         folder = cls(scratch / sandbox_id, record)
         folder.run.mkdir(mode=0o700)
+        folder.given.mkdir(mode=0o700)
+        folder.sockets.mkdir(mode=0o700)
         return folder, token
 
     @classmethod
@@ -162,14 +190,15 @@ class SandboxFolder:
             raise SandboxGone(path.name, f"{path / 'owner.json'} cannot be read: {error!r}") from error
         return cls(path, record)
 
-    def wishes(self) -> tuple[dict[str, str], Limits]:
-        """Environment and limits of the spec it was made for."""
+    def wishes(self) -> tuple[SandboxSpec, str]:
+        """The spec it was made for, and the digest of the image that its name meant then."""
         try:
             values = json.loads((self.path / "spec.json").read_bytes())
         except OSError as error:
             raise SandboxGone(self.sandbox_id, f"its folder was removed: {error}") from error
-        known = {name: values["limits"][name] for name in Limits.__slots__ if name in values["limits"]}
-        return values["env"], Limits(**known)
+        limits = Limits(**{name: values["limits"][name] for name in Limits.__slots__ if name in values["limits"]})
+        known = {name: values[name] for name in SandboxSpec.__slots__ if name in values}
+        return SandboxSpec(**{**known, "isolation": Isolation(values["isolation"]), "limits": limits}), values["image_digest"]
 
     # -- state and lease ----------------------------------------------------------------------------------------------------------
 
@@ -249,6 +278,23 @@ class SandboxFolder:
 
     def _write_state(self, state: FolderState) -> None:
         _write_json(self.path / "state.json", {name: getattr(state, name) for name in FolderState.__slots__})
+
+
+def make_mount_points(upper: Path) -> None:
+    """Real folders in the upper layer wherever something is mounted over it: a link there, made by an earlier attachment, would lead the
+    one who mounts elsewhere, and he is outside."""
+    for path in MOUNT_POINTS:
+        at = upper
+        for part in path.strip("/").split("/"):
+            at = at / part
+            with contextlib.suppress(FileNotFoundError):
+                mode = at.lstat().st_mode
+                if not stat.S_ISDIR(mode):
+                    at.unlink()
+                elif mode & 0o700 != 0o700:
+                    at.chmod(stat.S_IMODE(mode) | 0o700)
+            with contextlib.suppress(FileExistsError):
+                at.mkdir(mode=0o755)
 
 
 def job_prefix(job_id: str) -> str:

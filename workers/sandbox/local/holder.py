@@ -1,24 +1,29 @@
-"""The process under which everything of one attachment runs: `python -I -S holder.py LIBRARY WORKER_PID LEASE_FD CHILDREN_FILE`.
+"""The process under which everything of one attachment runs: `python -I -S holder.py LIBRARY WORKER_PID CHILDREN_FILE LEASE_FD...`.
 
     worker ── control socket (our fd 0) ──> holder ──> bash, kernels, commands ──> whatever those start
-                                              └─ holds the lease: LEASE_FD, a descriptor with a flock, never handed to children
+                                              ├─ holds the leases: LEASE_FD and more, descriptors with a flock, never handed to children
+                                              └─ with walls: command of the backend ──> keeper, PID 1 of the sandbox (`keeper.py`)
 
 1. Everything started here stays below us: we are a subreaper (Linux), so what daemonises is re-parented to us, not to PID 1.
 2. The control socket closes when the worker ends, however it ends. Then, and on `stop`, and on SIGTERM, we kill all descendants and
    exit only when none is left; so a free lease means that nothing of the attachment runs.
 3. We reap every child, ours and adopted, and nobody else's exit code: no other code waits in this process.
 4. Should we be killed ourselves, the children get SIGKILL from the kernel (PR_SET_PDEATHSIG); who looks for the rest finds them by the
-   children file and by the mark in their environment.
+   children file and by the mark in their environment. With walls the keeper sees us go, and the kernel ends its whole PID namespace.
+5. With walls (`boot`) what is started afterwards is started inside: a child of ours enters the keeper's namespaces (`entering.py`), and
+   leaves a child there which becomes the program. Numbers of processes are ours, not the sandbox's. When PID 1 ends, so do we.
 
 One thread, standard library, and `ptyprocess` for terminals (its folder is LIBRARY); imports nothing of Rollstream.
 Without /proc (macOS) there is no subreaper: process groups are killed, and a daemon that left its group escapes.
 
 Frames both ways: length (4 bytes, big endian), JSON; descriptors travel beside the first byte of their frame.
-    {"op": "spawn"|"pty", "id", "argv", "env", "cwd", "fds": [numbers], "limits": {...}, "rows", "columns"}
+    {"op": "boot", "id", "argv", "env", "fds": [numbers], "seccomp": hex, "timeout_s"}
+                                                       -> {"id", "pid": of PID 1, "fds": 0} or {"id", "errno", "error"}
+    {"op": "spawn"|"pty", "id", "argv", "env", "cwd", "fds": [numbers], "limits": {...}, "rows", "columns", "outside": bool}
                                                        -> {"id", "pid", "fds"} or {"id", "errno", "error"}
     {"op": "kill", "pid", "signal", "scope"}           no answer
     {"op": "stop", "grace_s"}                          -> {"event": "stopped"}, then the end
-    {"event": "ready"}, {"event": "exit", "pid", "code"}
+    {"event": "ready"}, {"event": "exit", "pid", "code"}, {"event": "walls_ended"}
 """
 
 from __future__ import annotations
@@ -36,9 +41,20 @@ import signal
 import socket
 import struct
 import sys
+import termios
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workers.sandbox.local import entering, keeper
+else:
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import keeper
+
+    if sys.platform == "linux":
+        import entering
+    del sys.path[0]
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 LINUX = sys.platform == "linux"
@@ -82,6 +98,77 @@ def enter(folder: str) -> None:
         raise OSError(error.errno, f"folder {folder}: {error.strerror}") from error
 
 
+def namespace_numbers(pid: int | str) -> list[int]:
+    """The numbers of a process in its PID namespaces, outermost (of those we see) first."""
+    with open(f"/proc/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"NSpid:"):
+                return list(map(int, line.split()[1:]))
+    return []
+
+
+def find_keeper(launcher: int) -> int:
+    """PID 1 of the sandbox: the innermost descendant that is number 1 where it lives; 0 when there is none."""
+    depth, found = len(namespace_numbers("self")), 0
+    for process in below(launcher, process_table()):
+        with contextlib.suppress(OSError):
+            numbers = namespace_numbers(process.pid)
+            if len(numbers) > depth and numbers[-1] == 1:
+                found = process.pid
+    return found
+
+
+def default_signals() -> None:
+    for number in range(1, signal.NSIG):
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def set_oom_score() -> None:
+    """When memory runs out the sandbox goes first, not the worker."""
+    if LINUX:
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write("1000")
+
+
+def put_in_place(places: Mapping[int, int], error_pipe: int) -> int:
+    """Gives the descriptors the numbers the program is to see them by; returns the error pipe, out of their way."""
+    error_pipe = fcntl.fcntl(error_pipe, fcntl.F_DUPFD_CLOEXEC, PARKING_FD)
+    parked = {place: fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, PARKING_FD) for place, number in places.items()}
+    for place, number in parked.items():
+        os.dup2(number, place, inheritable=True)
+    return error_pipe
+
+
+def tell(error_pipe: int, error: OSError) -> None:
+    os.write(error_pipe, f"{error.errno} {error.strerror}".encode())
+
+
+def hear(error_pipe: int) -> None:
+    """Waits until the child has become the program; raises what kept it from that."""
+    with open(error_pipe, "rb") as pipe:
+        problem = pipe.read()
+    if problem:
+        code, _, text = problem.decode().partition(" ")
+        raise OSError(int(code), text)
+
+
+def become(argv: list[str], env: Mapping[str, str]) -> None:
+    """As `execvpe`, which may import a module of the path it finds: the sandbox's, by now."""
+    if "/" in argv[0]:
+        os.execve(argv[0], argv, env)
+    problem: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for folder in env.get("PATH", os.defpath).split(":"):
+        try:
+            os.execve(f"{folder or '.'}/{argv[0]}", argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            problem = error
+    raise problem
+
+
 def process_table() -> list[Process]:
     table = []
     for name in os.listdir("/proc") if LINUX else ():
@@ -116,6 +203,27 @@ def signal_exactly(process: Process, number: int) -> None:
             os.close(descriptor)
 
 
+class Walls:
+    """What stands between the sandbox and us, once it stands."""
+
+    def __init__(self, launcher: int, keeper_pid: int, hold: socket.socket, seccomp: bytes) -> None:
+        self.launcher = launcher
+        self.keeper = Process(keeper_pid)
+        self.hold = hold
+        self.seccomp = seccomp
+        self.namespaces = entering.Namespaces(keeper_pid)
+
+    def inside(self, descendants: list[Process]) -> list[Process]:
+        """Those of our descendants that run behind the walls, the keeper not among them."""
+        depth = len(namespace_numbers("self"))
+        found = []
+        for process in descendants:
+            with contextlib.suppress(OSError):
+                if process.pid != self.keeper.pid and len(namespace_numbers(process.pid)) > depth:
+                    found.append(process)
+        return found
+
+
 class Holder:
     """The loop: requests from the worker, ends of children."""
 
@@ -131,6 +239,7 @@ class Holder:
         self.received = bytearray()
         self.descriptors: list[int] = []
         self.stopping: float | None = None
+        self.walls: Walls | None = None
         self.wake, wake_write = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(wake_write, False)
@@ -205,22 +314,27 @@ class Holder:
         else:
             count = len(request["fds"])
             given, self.descriptors = self.descriptors[:count], self.descriptors[count:]
+            start = {"boot": self.boot, "spawn": self.spawn, "pty": self.spawn_pty}[operation]
             try:
-                pid, terminal = (self.spawn if operation == "spawn" else self.spawn_pty)(request, given)
+                pid, terminal = start(request, given)
             except OSError as error:
                 self.send({"id": request["id"], "errno": error.errno or errno.EIO, "error": error.strerror or str(error)})
                 return
             finally:
                 for number in given:
                     os.close(number)
-            self.children.add(pid)
-            if LINUX:
-                with contextlib.suppress(OSError):
-                    self.children_log.write(f"{pid} {Process(pid).started}\n")
-                    self.children_log.flush()
+            if operation != "boot":
+                self.children.add(pid)
+            self.record(pid)
             self.send({"id": request["id"], "pid": pid, "fds": int(terminal >= 0)}, terminal)
             if terminal >= 0:
                 os.close(terminal)
+
+    def record(self, pid: int) -> None:
+        if LINUX:
+            with contextlib.suppress(OSError):
+                self.children_log.write(f"{pid} {Process(pid).started}\n")
+                self.children_log.flush()
 
     def send(self, frame: dict[str, Any], descriptor: int = -1) -> None:
         payload = json.dumps(frame).encode()
@@ -234,22 +348,22 @@ class Holder:
 
     # -- starting ---------------------------------------------------------------------------------------------------------------
 
-    def prepare(self, request: dict[str, Any]) -> Callable[[], None]:
-        """What a new child does to itself just before it becomes the program."""
+    def prepare(self, request: dict[str, Any], *, follows_parent: bool = True) -> Callable[[], None]:
+        """What a new child does to itself just before it becomes the program.
+
+        Args:
+            follows_parent: it is our child, and the kernel kills it when we end; behind walls PID 1 sees to that.
+        """
         parent = os.getpid()
 
         def in_the_child() -> None:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(125)
-            for number in range(1, signal.NSIG):
-                with contextlib.suppress(OSError, ValueError):
-                    signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            if follows_parent:
+                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != parent:
+                    os._exit(125)
+                set_oom_score()
+            default_signals()
             os.umask(0o022)
-            if LINUX:
-                with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-                    file.write("1000")  # when memory runs out the sandbox goes first, not the worker
             limits = request["limits"]
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             for name, kind in LIMITS.items():
@@ -263,33 +377,38 @@ class Holder:
         return in_the_child
 
     def spawn(self, request: dict[str, Any], given: list[int]) -> tuple[int, int]:
+        places = dict(zip(request["fds"], given, strict=True))
+        if self.walls is not None and not request.get("outside"):
+            return self.start_inside(self.walls, request, places, -1), -1
         prepare = self.prepare(request)
+        return self.start(request["argv"], request["env"], request["cwd"], places, prepare), -1
+
+    def start(self, argv: list[str], env: Mapping[str, str], cwd: str, places: Mapping[int, int], prepare: Callable[[], None]) -> int:
+        """Forks a child that becomes the program, in a session of its own; `places` are the descriptors by the numbers it sees."""
         error_read, error_write = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
                 os.setsid()
-                enter(request["cwd"])
-                error_write = fcntl.fcntl(error_write, fcntl.F_DUPFD_CLOEXEC, PARKING_FD)
-                parked = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, PARKING_FD) for number in given]
-                for source, place in zip(parked, request["fds"], strict=True):
-                    os.dup2(source, place, inheritable=True)
+                enter(cwd)
+                error_write = put_in_place(places, error_write)
                 prepare()
-                os.execvpe(request["argv"][0], request["argv"], request["env"])
+                os.execvpe(argv[0], argv, env)
             except OSError as error:
-                os.write(error_write, f"{error.errno} {error.strerror}".encode())
+                tell(error_write, error)
             finally:
                 os._exit(126)
         os.close(error_write)
-        with open(error_read, "rb") as pipe:
-            problem = pipe.read()
-        if problem:
+        try:
+            hear(error_read)
+        except OSError:
             os.waitpid(pid, 0)
-            code, _, text = problem.decode().partition(" ")
-            raise OSError(int(code), text)
-        return pid, -1
+            raise
+        return pid
 
     def spawn_pty(self, request: dict[str, Any], given: list[int]) -> tuple[int, int]:
+        if self.walls is not None:
+            return self.spawn_pty_inside(self.walls, request, given)
         if self.library not in sys.path:
             sys.path.append(self.library)
         from ptyprocess import PtyProcess
@@ -329,6 +448,148 @@ class Holder:
         terminal.closed, terminal.fd = True, -1
         return terminal.pid, master
 
+    # -- behind walls -----------------------------------------------------------------------------------------------------------
+
+    def boot(self, request: dict[str, Any], given: list[int]) -> tuple[int, int]:
+        """Runs the command that builds the walls; returns when PID 1 says that they stand.
+
+        Raises:
+            OSError: they do not; with the last that the command said.
+        """
+        assert self.walls is None, "a sandbox boots once"
+        ready, theirs_ready = os.pipe()
+        hold, theirs_hold = socket.socketpair()
+        said = os.memfd_create("said")
+        null = os.open(os.devnull, os.O_RDONLY)
+        places = dict(zip(request["fds"], given, strict=True))
+        places |= {0: null, 1: said, 2: said, keeper.READY_FD: theirs_ready, keeper.HOLD_FD: theirs_hold.fileno()}
+        parent = os.getpid()
+
+        def prepare() -> None:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(125)
+            default_signals()
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+        try:
+            launcher = self.start(request["argv"], request["env"], "/", places, prepare)
+            self.record(launcher)
+            theirs_hold.close()
+            os.close(theirs_ready)
+            theirs_ready = -1
+            problem = self.wait_ready(ready, launcher, request["timeout_s"])
+            pid = find_keeper(launcher) if not problem else 0
+            if not pid:
+                said_text = os.pread(said, 4000, max(0, os.fstat(said).st_size - 4000)).decode("utf-8", "replace").strip()
+                raise OSError(errno.EIO, f"{problem or 'no PID 1 below it'}" + (f": {said_text}" if said_text else ""))
+            self.walls = Walls(launcher, pid, hold, bytes.fromhex(request["seccomp"]))
+        finally:
+            os.close(ready)
+            os.close(said)
+            os.close(null)
+            if theirs_ready >= 0:
+                os.close(theirs_ready)
+        return pid, -1
+
+    def wait_ready(self, ready: int, launcher: int, timeout_s: float) -> str:
+        """Empty when the byte of PID 1 has come, else what happened instead."""
+        poll = select.poll()
+        poll.register(ready, select.POLLIN)
+        poll.register(self.wake, select.POLLIN)
+        poll.register(self.control, 0)  # only its end is of interest now
+        if self.worker >= 0:
+            poll.register(self.worker, select.POLLIN)
+        deadline = time.monotonic() + timeout_s
+        while self.stopping is None and (left := deadline - time.monotonic()) > 0:
+            for descriptor, _ in poll.poll(left * 1000):
+                if descriptor == ready:
+                    if os.read(ready, 1):
+                        return ""
+                    return self.how_launcher_ended(launcher)
+                if descriptor == self.wake:
+                    self.clear_wake()
+                else:
+                    self.stopping = 0.0
+        return "stopped meanwhile" if self.stopping is not None else f"no sign of PID 1 within {timeout_s:g} s"
+
+    def how_launcher_ended(self, launcher: int) -> str:
+        """Its side of the pipe is closed, so it has ended, or PID 1 has."""
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(launcher, os.WNOHANG)
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+                return f"it ended with {f'exit code {code}' if code >= 0 else f'signal {-code}'}"
+            select.select([self.wake], [], [], 0.01)
+            self.clear_wake()
+        return "PID 1 ended before it was ready"
+
+    def start_inside(self, walls: Walls, request: dict[str, Any], places: Mapping[int, int], terminal: int) -> int:
+        """Forks a child that enters and forks again, since a PID namespace is for children; the second becomes the program.
+
+        Args:
+            terminal: a terminal's slave side that becomes the controlling one, and 0, 1 and 2; -1 = none.
+        """
+        error_read, error_write = os.pipe()
+        number_read, number_write = os.pipe()
+        prepare = self.prepare(request, follows_parent=False)
+        between = os.fork()
+        if between == 0:
+            try:
+                set_oom_score()
+                entering.hide()
+                entering.forbid_imports()
+                walls.namespaces.join()
+                walls.namespaces.join_user()
+                pid = os.fork()
+                if pid:
+                    os.write(number_write, str(pid).encode())
+                    os._exit(0)
+                os.setsid()
+                if terminal >= 0:
+                    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+                    places = {0: terminal, 1: terminal, 2: terminal, **places}
+                error_write = put_in_place(places, error_write)
+                enter(request["cwd"])
+                prepare()
+                entering.drop_privileges(walls.seccomp)
+                become(request["argv"], request["env"])
+            except OSError as error:
+                tell(error_write, error)
+            finally:
+                os._exit(126)
+        os.close(error_write)
+        os.close(number_write)
+        os.waitpid(between, 0)
+        with open(number_read, "rb") as pipe:
+            pid = int(pipe.read() or b"0")
+        try:
+            hear(error_read)
+        except OSError:
+            if pid:
+                os.waitpid(pid, 0)
+            raise
+        if not pid:
+            raise OSError(errno.EIO, "nothing came of entering the sandbox")
+        return pid
+
+    def spawn_pty_inside(self, walls: Walls, request: dict[str, Any], given: list[int]) -> tuple[int, int]:
+        """The terminal is of the node's devpts and the program of the sandbox: `/dev/tty` names it wherever it was opened."""
+        master, slave = os.openpty()
+        try:
+            fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", request["rows"], request["columns"], 0, 0))
+            attributes = termios.tcgetattr(slave)
+            attributes[3] &= ~termios.ECHO
+            termios.tcsetattr(slave, termios.TCSANOW, attributes)
+            pid = self.start_inside(walls, request, dict(zip(request["fds"], given, strict=True)), slave)
+        except BaseException:
+            os.close(master)
+            raise
+        finally:
+            os.close(slave)
+        return pid, master
+
     # -- ending -----------------------------------------------------------------------------------------------------------------
 
     def clear_wake(self) -> None:
@@ -345,6 +606,9 @@ class Holder:
                 return False
             if pid == 0:
                 return True
+            if self.walls is not None and pid in (self.walls.launcher, self.walls.keeper.pid) and self.stopping is None:
+                self.send({"event": "walls_ended"})
+                self.stopping = 0.0
             if pid in self.children:
                 self.children.discard(pid)
                 self.send({"event": "exit", "pid": pid, "code": os.waitstatus_to_exitcode(status)})
@@ -396,17 +660,9 @@ class Holder:
     def end_everything(self, grace_s: float) -> None:
         """Returns when not one descendant is left. There is no giving up: a lease that is free must mean what it says."""
         if grace_s > 0:
-            if LINUX:
-                descendants = below(self.pid, process_table())
-                for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCONT):
-                    for process in descendants:
-                        signal_exactly(process, number)
-            else:
-                self.signal_groups(signal.SIGTERM)
-            deadline = time.monotonic() + grace_s
-            while self.reap() and (left := deadline - time.monotonic()) > 0:
-                select.select([self.wake], [], [], left)
-                self.clear_wake()
+            self.ask_to_end(grace_s)
+        if self.walls is not None:
+            signal_exactly(self.walls.keeper, signal.SIGKILL)  # and the kernel ends all of its PID namespace with it
         pause = 0.001
         while self.reap():
             if LINUX:
@@ -417,6 +673,29 @@ class Holder:
             self.clear_wake()
             pause = min(2 * pause, RESCAN_MAX_S)
 
+    def ask_to_end(self, grace_s: float) -> None:
+        """Signals what runs in the sandbox, and waits until it has ended or the time is up."""
+        deadline = time.monotonic() + grace_s
+        pause = 0.001
+        asked = False
+        while self.reap() and (left := deadline - time.monotonic()) > 0:
+            if LINUX:
+                running = below(self.pid, process_table())
+                if self.walls is not None:
+                    running = self.walls.inside(running)
+                    if not any(process.state not in (b"Z", b"X") for process in running):
+                        return
+                if not asked:
+                    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCONT):
+                        for process in running:
+                            signal_exactly(process, number)
+            elif not asked:
+                self.signal_groups(signal.SIGTERM)
+            asked = True
+            select.select([self.wake], [], [], left if self.walls is None else min(left, pause))
+            self.clear_wake()
+            pause = min(2 * pause, RESCAN_MAX_S)
+
     def signal_groups(self, number: int) -> None:
         for pid in self.children:
             with contextlib.suppress(OSError):
@@ -424,8 +703,9 @@ class Holder:
 
 
 def main() -> None:
-    library, worker_pid, lease_fd, children_file = sys.argv[1:5]
-    os.set_inheritable(int(lease_fd), False)
+    library, worker_pid, children_file, *leases = sys.argv[1:]
+    for lease in leases:
+        os.set_inheritable(int(lease), False)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 1024 and (hard == resource.RLIM_INFINITY or hard >= 1024):
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))

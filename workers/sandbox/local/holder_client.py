@@ -25,6 +25,7 @@ import ptyprocess
 
 from workers.sandbox.errors import SandboxGone, SandboxStartError
 from workers.sandbox.launcher import KillScope, LaunchedProcess
+from workers.sandbox.local.backend import Walls
 from workers.sandbox.local.environment import MARK, library_paths
 from workers.sandbox.local.identity import ProcessIdentity, identify
 from workers.sandbox.spec import Limits
@@ -32,6 +33,8 @@ from workers.sandbox.spec import Limits
 HOLDER_SCRIPT = Path(__file__).with_name("holder.py")
 START_TIMEOUT_S = 30.0
 """A holder is up in some 20 ms; a machine that needs this long is not one to start sandboxes on."""
+BOOT_TIMEOUT_S = 60.0
+"""Walls stand in 10 ms (bubblewrap) to some 100 (Apptainer); seconds where a node starts many at once, or mounts an image file."""
 MAX_FDS_A_FRAME = 16
 
 
@@ -60,6 +63,9 @@ class Holder:
         self._limits = asdict(limits)
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[str] = self._loop.create_future()
+        self.keeper: ProcessIdentity | None = None
+        """PID 1 of the sandbox, by the node's numbers; None without walls."""
+        self._walls_ended = False
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._next_id = 0
         self._answers: dict[int, asyncio.Future[tuple[HeldProcess, int]]] = {}
@@ -73,14 +79,15 @@ class Holder:
         self._loop.add_reader(control.fileno(), self._read)
 
     @classmethod
-    async def start(cls, sandbox_id: str, *, lease_fd: int, children_file: Path, log_file: Path, limits: Limits) -> Holder:
-        """Starts a holder that keeps `lease_fd` open as long as it lives; the caller closes its own copy.
+    async def start(cls, sandbox_id: str, *, leases: Sequence[int], children_file: Path, log_file: Path, limits: Limits) -> Holder:
+        """Starts a holder that keeps the descriptors `leases` open as long as it lives; the caller closes its own copies.
 
         Raises:
             SandboxStartError: it did not come up.
         """
         launching = asyncio.create_task(
-            cls._launch(sandbox_id, os.dup(lease_fd), children_file, log_file, limits), name=f"launch holder of {sandbox_id}"
+            cls._launch(sandbox_id, [os.dup(lease) for lease in leases], children_file, log_file, limits),
+            name=f"launch holder of {sandbox_id}",
         )
         try:
             holder = await asyncio.shield(launching)
@@ -107,10 +114,10 @@ class Holder:
         return holder
 
     @classmethod
-    async def _launch(cls, sandbox_id: str, lease_fd: int, children_file: Path, log_file: Path, limits: Limits) -> Holder:
-        """Never cancelled, so that a process that was started is always one we know. Closes `lease_fd`."""
+    async def _launch(cls, sandbox_id: str, leases: list[int], children_file: Path, log_file: Path, limits: Limits) -> Holder:
+        """Never cancelled, so that a process that was started is always one we know. Closes `leases`."""
         argv = [sys.executable, "-I", "-S", str(HOLDER_SCRIPT), str(Path(ptyprocess.__file__).parent.parent), str(os.getpid())]
-        argv += [str(lease_fd), str(children_file)]
+        argv += [str(children_file), *map(str, leases)]
         ours, theirs = socket.socketpair()
 
         def launch() -> subprocess.Popen[bytes]:
@@ -122,7 +129,7 @@ class Holder:
                     stderr=log,
                     cwd="/",
                     env={**library_paths(), MARK: sandbox_id},
-                    pass_fds=(lease_fd,),
+                    pass_fds=leases,
                     start_new_session=True,  # a Ctrl-C for the worker is the worker's to handle
                 )
 
@@ -133,12 +140,40 @@ class Holder:
             raise
         finally:
             theirs.close()
-            os.close(lease_fd)
+            for lease in leases:
+                os.close(lease)
         return cls(sandbox_id, process, ours, limits)
 
     @property
     def identity(self) -> ProcessIdentity | None:
         return identify(self._process.pid)
+
+    async def boot(self, walls: Walls, seccomp: bytes) -> None:
+        """Builds the walls; what is spawned afterwards is spawned behind them.
+
+        Args:
+            seccomp: the filter of what enters; empty = none.
+
+        Raises:
+            OSError: they do not stand; says what their command said.
+        """
+        given: dict[int, int] = {}
+        try:
+            for place, content in walls.given.items():
+                given[place] = os.memfd_create("given")
+                os.write(given[place], content)
+                os.lseek(given[place], 0, os.SEEK_SET)
+            frame = {"op": "boot", "argv": list(walls.argv), "env": dict(walls.env), "seccomp": seccomp.hex(), "timeout_s": BOOT_TIMEOUT_S}
+            process, _ = await self._request(frame, given)
+        finally:
+            for number in given.values():
+                os.close(number)
+        self.keeper = identify(process.pid)
+
+    async def spawn_outside(self, argv: Sequence[str], *, env: Mapping[str, str], fds: Mapping[int, int]) -> LaunchedProcess:
+        """Starts a program of ours that serves this sandbox from outside of its walls, and ends with it."""
+        process, _ = await self._request({"op": "spawn", "argv": list(argv), "env": dict(env), "cwd": "/", "outside": True}, fds)
+        return process
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, fds: Mapping[int, int]) -> LaunchedProcess:
         process, _ = await self._request({"op": "spawn", "argv": list(argv), "env": dict(env), "cwd": cwd}, fds)
@@ -149,6 +184,11 @@ class Holder:
     ) -> tuple[LaunchedProcess, int]:
         request = {"op": "pty", "argv": list(argv), "env": dict(env), "cwd": cwd, "rows": rows, "columns": columns}
         return await self._request(request, fds)
+
+    def check_open(self) -> None:
+        """Raises `SandboxGone` when it has ended."""
+        if self.gone.done():
+            raise SandboxGone(self._sandbox_id, self.gone.result())
 
     def kill(self, process: LaunchedProcess, scope: KillScope, number: int) -> None:
         self._post({"op": "kill", "pid": process.pid, "signal": int(number), "scope": scope})
@@ -171,8 +211,7 @@ class Holder:
     # -- frames -----------------------------------------------------------------------------------------------------------------
 
     async def _request(self, frame: dict[str, Any], fds: Mapping[int, int]) -> tuple[HeldProcess, int]:
-        if self.gone.done():
-            raise SandboxGone(self._sandbox_id, self.gone.result())
+        self.check_open()
         self._next_id += 1
         number = self._next_id
         answer: asyncio.Future[tuple[HeldProcess, int]] = self._loop.create_future()
@@ -231,7 +270,7 @@ class Holder:
                     os.set_inheritable(number, False)
                     self._descriptors.append(number)
         if not data:
-            self._lost("the process that held it ended")
+            self._lost("PID 1 of it was killed" if self._walls_ended else "the process that held it ended")
             return
         self._received += data
         while len(self._received) >= 4:
@@ -248,6 +287,8 @@ class Holder:
             ended = self._ended.pop(frame["pid"], None)
             if ended is not None:
                 ended.set_result(frame["code"])
+        elif event == "walls_ended":
+            self._walls_ended = True
         elif event == "ready":
             self._ready.set_result(None)
         elif event is None:

@@ -1,7 +1,8 @@
 """Sandboxes that this process owns, of whatever backend: makes them, attaches to parked ones, ends them.
 
-A start is: what earlier attempts left is torn down, the folder is made and named, its lease is taken, a holder is put under it. Each step
-undoes itself when a later one fails or its caller is cancelled.
+A start is: what earlier attempts left is torn down, the folder is made and named, its lease is taken, a holder is put under it, and the
+holder builds the walls. Each step undoes itself when a later one fails or its caller is cancelled. Parking ends all of that but the folder,
+so attaching builds the walls anew, over what the first attachment changed (10 ms with bubblewrap): the lease then needs no one to hold it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import os
 import secrets
 import shutil
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,16 +22,24 @@ import zmq.asyncio
 from pipeline.folders import make_private_folder, socket_path
 from workers.sandbox.base import Probe
 from workers.sandbox.errors import SandboxError, SandboxGone, SandboxStartError, StaleAttempt
-from workers.sandbox.kernel_connection import kernel_context
-from workers.sandbox.local.backend import Backend
+from workers.sandbox.images import ImageLease, ImageSource
+from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram, kernel_context
+from workers.sandbox.launcher import SharedFolder
+from workers.sandbox.local.backend import GIVEN_INSIDE, SOCKETS_INSIDE, Backend, Walls
+from workers.sandbox.local.entered_files import EnteredFiles
+from workers.sandbox.local.environment import INSIDE_PATH, library_paths, sandbox_environment
+from workers.sandbox.local.files import ConfinedFiles
 from workers.sandbox.local.folder import SANDBOX_ID, SandboxFolder, job_prefix, sandbox_paths
 from workers.sandbox.local.holder_client import Holder
-from workers.sandbox.local.sandbox import LocalSandbox
+from workers.sandbox.local.keeper import keeper_argv
+from workers.sandbox.local.kernel_surface import seccomp_filter
+from workers.sandbox.local.sandbox import Files, Inside, LocalSandbox
 from workers.sandbox.local.teardown import tear_down, tear_down_now
 from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
 
-LONGEST_SOCKET = "0123456789-1234567890-012345/k-0123456789abcdef/01234567-1"
+LONGEST_SOCKET = "0123456789-1234567890-012345/s/0123456789abcdef/01234567-1"
 """Below the run folder: id of the sandbox, folder of a named kernel, socket."""
+DEFAULT_WORKDIR = "/workspace"
 MIN_FREE_BYTES = 256 * 1024 * 1024
 """Below this a new sandbox would only fill the disk for those that run."""
 
@@ -44,10 +54,12 @@ class LocalSandboxes:
         scratch_dir: where sandboxes live; on a disk of this node.
         run_dir: where their sockets live; short. Both are made when missing, and only this user may enter them.
         node: name of this node; handles of other nodes are refused.
+        images: where images come from; without it, specs that name one are refused.
     """
 
-    def __init__(self, backend: Backend, *, scratch_dir: Path, run_dir: Path, node: str) -> None:
+    def __init__(self, backend: Backend, *, scratch_dir: Path, run_dir: Path, node: str, images: ImageSource | None = None) -> None:
         self._backend = backend
+        self._images = images
         self.scratch_dir = scratch_dir.absolute()
         self.run_dir = run_dir.absolute()
         self.node = node
@@ -96,6 +108,8 @@ class LocalSandboxes:
 
     async def start(self, spec: SandboxSpec, owner: SandboxOwner) -> LocalSandbox:
         refused = self._backend.refuse(spec)
+        if spec.image and not refused and self._images is None:
+            refused = f"the task asks for image {spec.image!r}, and this node has no image store"
         if refused:
             raise SandboxStartError(self.backend, refused, retryable=False)
         starting = asyncio.create_task(self._start(spec, owner), name=f"start sandbox of {owner.job_id}")
@@ -116,29 +130,51 @@ class LocalSandboxes:
 
     async def _start(self, spec: SandboxSpec, owner: SandboxOwner) -> LocalSandbox:
         await asyncio.to_thread(self._end_earlier, owner)
+        image = await self._lease_image(spec)
         try:
-            folder, token = await asyncio.to_thread(self._make_folder, spec, owner)
-        except OSError as error:
-            raise SandboxStartError(self.backend, f"no folder below {self.scratch_dir}: {error}") from error
-        handle = SandboxHandle(backend=self.backend, node=self.node, sandbox_id=folder.sandbox_id, folder=str(folder.path), token=token)
-        try:
-            return await self._hold(folder, handle, owner)
-        except BaseException:
-            await tear_down(folder)
-            raise
+            try:
+                folder, token = await asyncio.to_thread(self._make_folder, spec, owner, image.digest if image else "")
+            except OSError as error:
+                raise SandboxStartError(self.backend, f"no folder below {self.scratch_dir}: {error}") from error
+            handle = SandboxHandle(backend=self.backend, node=self.node, sandbox_id=folder.sandbox_id, folder=str(folder.path), token=token)
+            try:
+                return await self._hold(folder, handle, owner, spec, image)
+            except BaseException:
+                await tear_down(folder)
+                raise
+        finally:
+            if image is not None:
+                image.close()
 
     async def _attach(self, handle: SandboxHandle, owner: SandboxOwner) -> LocalSandbox:
         folder = await asyncio.to_thread(SandboxFolder.open, Path(handle.folder))
-        return await self._hold(folder, handle, owner)
+        spec, digest = await asyncio.to_thread(folder.wishes)
+        image = await self._lease_image(spec)
+        try:
+            if image is not None and image.digest != digest:
+                raise SandboxGone(handle.sandbox_id, f"it was made from another content of image {spec.image!r} than that name has now")
+            return await self._hold(folder, handle, owner, spec, image)
+        finally:
+            if image is not None:
+                image.close()
 
-    async def _hold(self, folder: SandboxFolder, handle: SandboxHandle, owner: SandboxOwner) -> LocalSandbox:
-        """Takes the lease, and puts a holder under it."""
+    async def _lease_image(self, spec: SandboxSpec) -> ImageLease | None:
+        if not spec.image:
+            return None
+        if self._images is None:
+            raise SandboxStartError(self.backend, f"image {spec.image!r} is wanted, and this node has no image store", retryable=False)
+        return await asyncio.to_thread(self._images.lease, spec.image)
+
+    async def _hold(
+        self, folder: SandboxFolder, handle: SandboxHandle, owner: SandboxOwner, spec: SandboxSpec, image: ImageLease | None
+    ) -> LocalSandbox:
+        """Takes the lease, puts a holder under it, and builds the walls."""
         assert self._context is not None, "enter the provider first"
-        env, limits = await asyncio.to_thread(folder.wishes)
         lease = await asyncio.to_thread(folder.claim, owner, handle.token)
         try:
+            leases = [lease] if image is None else [lease, image.fileno()]
             holder = await Holder.start(
-                folder.sandbox_id, lease_fd=lease, children_file=folder.children_file, log_file=folder.log_file, limits=limits
+                folder.sandbox_id, leases=leases, children_file=folder.children_file, log_file=folder.log_file, limits=spec.limits
             )
         finally:
             os.close(lease)
@@ -147,14 +183,31 @@ class LocalSandboxes:
             if identity is None:
                 raise SandboxGone(folder.sandbox_id, "its holder ended as it started")
             await asyncio.to_thread(folder.record_holder, identity)
+            inside = await self._build(folder, spec, image, holder)
         except BaseException:
             holder.begin_end(0.0)
             await holder.wait_ended()
             raise
-        sandbox = LocalSandbox(folder, handle, env, holder, owner.attempt, self._context)
+        files: Files = EnteredFiles(holder, inside.workdir) if inside.walls else ConfinedFiles(folder.home, (folder.home, folder.temporary))
+        sandbox = LocalSandbox(folder, handle, inside, holder, files, owner.attempt, self._context)
         self._attached.add(sandbox)
         holder.gone.add_done_callback(lambda _: self._attached.discard(sandbox))
         return sandbox
+
+    async def _build(self, folder: SandboxFolder, spec: SandboxSpec, image: ImageLease | None, holder: Holder) -> Inside:
+        """Has the walls built, where the backend has any; returns what stands within them."""
+        workdir = spec.workdir or (image.workdir if image is not None else "") or DEFAULT_WORKDIR
+        try:
+            place = folder.place(workdir)
+            walls = await asyncio.to_thread(self._backend.command, place, spec, image.root if image else None, keeper_argv(workdir))
+            if walls is None:
+                return _without_walls(folder, spec)
+            await asyncio.to_thread(folder.prepare, place)
+            inside = await asyncio.to_thread(_behind, walls, folder, spec, image, workdir)
+            await holder.boot(walls, seccomp_filter())
+        except OSError as error:
+            raise SandboxStartError(self.backend, f"its walls do not stand: {error.strerror or error}") from error
+        return inside
 
     async def _finish_or_abandon(self, making: asyncio.Task[LocalSandbox], *, parks: bool) -> LocalSandbox:
         """A caller that is cancelled leaves nothing half made: what comes of it is ended as soon as it is there."""
@@ -179,11 +232,38 @@ class LocalSandboxes:
                 raise StaleAttempt(folder.sandbox_id, owner.attempt, seen)
             tear_down_now(folder)
 
-    def _make_folder(self, spec: SandboxSpec, owner: SandboxOwner) -> tuple[SandboxFolder, str]:
+    def _make_folder(self, spec: SandboxSpec, owner: SandboxOwner, image_digest: str) -> tuple[SandboxFolder, str]:
         free = shutil.disk_usage(self.scratch_dir).free
         if free < MIN_FREE_BYTES:
             raise SandboxStartError(self.backend, f"{self.scratch_dir} has {free:,} bytes left, at least {MIN_FREE_BYTES:,} are wanted")
-        return SandboxFolder.create(self.scratch_dir, self.run_dir, spec, owner, backend=self.backend, node=self.node)
+        return SandboxFolder.create(
+            self.scratch_dir, self.run_dir, spec, owner, backend=self.backend, node=self.node, image_digest=image_digest
+        )
+
+
+def _without_walls(folder: SandboxFolder, spec: SandboxSpec) -> Inside:
+    base = {"PATH": os.environ.get("PATH", os.defpath), **library_paths()}
+    return Inside(
+        workdir=str(folder.home),
+        env=sandbox_environment(folder.sandbox_id, str(folder.home), str(folder.temporary), base, spec.env),
+        given=SharedFolder(outside=folder.given, inside=str(folder.given)),
+        sockets=SharedFolder(outside=folder.sockets, inside=str(folder.sockets)),
+        kernel=KernelProgram(python=sys.executable, boot_script=str(BOOT_SCRIPT)),
+        walls=False,
+    )
+
+
+def _behind(walls: Walls, folder: SandboxFolder, spec: SandboxSpec, image: ImageLease | None, workdir: str) -> Inside:
+    given = SharedFolder(outside=folder.given, inside=GIVEN_INSIDE)
+    base = {"PATH": INSIDE_PATH, **walls.inside_env, **(image.env if image is not None else {})}
+    return Inside(
+        workdir=workdir,
+        env=sandbox_environment(folder.sandbox_id, workdir, "/tmp", base, spec.env),
+        given=given,
+        sockets=SharedFolder(outside=folder.sockets, inside=SOCKETS_INSIDE),
+        kernel=KernelProgram(python=walls.python or "python3", boot_script=given.write(BOOT_SCRIPT.name, BOOT_SCRIPT.read_bytes())),
+        walls=True,
+    )
 
 
 async def _undo(making: asyncio.Task[LocalSandbox], *, parks: bool) -> None:

@@ -6,24 +6,24 @@ The lease is the holder's: from its start to its end this object may act, afterw
 from __future__ import annotations
 
 import asyncio
+import errno
+import os.path
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import IO, ParamSpec, Self, TypeVar
+from typing import IO, ParamSpec, Protocol, Self, TypeVar
 
 import structlog
 import zmq.asyncio
 
 from workers.sandbox.base import DEFAULT_ARCHIVE_BYTES, DEFAULT_FILE_BYTES, DEFAULT_OUTPUT_BYTES
-from workers.sandbox.errors import SandboxFileError, SandboxGone, SandboxLeak
+from workers.sandbox.errors import SandboxError, SandboxFileError, SandboxGone, SandboxLeak
 from workers.sandbox.execute import execute
 from workers.sandbox.kernel import IpcKernel
-from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram
+from workers.sandbox.kernel_connection import KernelProgram
 from workers.sandbox.launcher import LaunchedProcess, SharedFolder
-from workers.sandbox.local.environment import sandbox_environment
-from workers.sandbox.local.files import ConfinedFiles
 from workers.sandbox.local.folder import SandboxFolder
 from workers.sandbox.local.holder_client import Holder
 from workers.sandbox.local.teardown import end_survivors, survivors
@@ -36,8 +36,37 @@ log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 SESSION_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,15}")
+MAKE_FOLDER_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 10.0
 """Killed processes are gone in milliseconds; what is left after this hangs in the kernel."""
+
+
+class Files(Protocol):
+    """The files of one sandbox. Blocks; called in threads, several at once."""
+
+    def read(self, path: str, max_bytes: int) -> bytes: ...
+
+    def write(self, path: str, content: bytes, *, executable: bool) -> None: ...
+
+    def list(self, path: str) -> tuple[FileEntry, ...]: ...
+
+    def upload(self, tar: IO[bytes], folder: str, max_bytes: int) -> None: ...
+
+    def download(self, path: str, tar: IO[bytes], max_bytes: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """What a sandbox looks like to what runs in it."""
+
+    workdir: str
+    env: Mapping[str, str]
+    given: SharedFolder
+    sockets: SharedFolder
+    kernel: KernelProgram
+    walls: bool
 
 
 class LocalSandbox:
@@ -47,19 +76,19 @@ class LocalSandbox:
         self,
         folder: SandboxFolder,
         handle: SandboxHandle,
-        env: Mapping[str, str],
+        inside: Inside,
         holder: Holder,
+        files: Files,
         attempt: int,
         context: zmq.asyncio.Context,
     ) -> None:
         self._folder = folder
         self._handle = handle
+        self._inside = inside
         self._holder = holder
+        self._files = files
         self._attempt = attempt
         self._context = context
-        self._env = sandbox_environment(folder.sandbox_id, folder.home, folder.temporary, env)
-        self._files = ConfinedFiles(folder.home, (folder.home, folder.temporary))
-        self._shared = SharedFolder(outside=folder.run, inside=str(folder.run))
         self._shells: dict[str, PtyShell] = {}
         self._kernels: dict[str, IpcKernel] = {}
         self._launcher = _ChangeNotingLauncher(self, holder)
@@ -73,20 +102,21 @@ class LocalSandbox:
 
     @property
     def workdir(self) -> str:
-        return str(self._folder.home)
+        return self._inside.workdir
 
     def shell(self, name: str = "main") -> PtyShell:
         _check_name(name)
         if name not in self._shells:
-            self._shells[name] = PtyShell(self._launcher, self._shared.subfolder(f"sh-{name}"), self._env, self.workdir)
+            given = self._inside.given.subfolder(f"sh-{name}")
+            self._shells[name] = PtyShell(self._launcher, given, self._inside.env, self.workdir)
         return self._shells[name]
 
     def kernel(self, name: str = "main") -> IpcKernel:
         _check_name(name)
         if name not in self._kernels:
-            program = KernelProgram(python=sys.executable, boot_script=str(BOOT_SCRIPT))
-            folder = self._shared.subfolder(f"k-{name}")
-            self._kernels[name] = IpcKernel(self._launcher, program, folder, self._env, self.workdir, self._context)
+            inside = self._inside
+            given, sockets = inside.given.subfolder(f"k-{name}"), inside.sockets.subfolder(name)
+            self._kernels[name] = IpcKernel(self._launcher, inside.kernel, given, sockets, inside.env, self.workdir, self._context)
         return self._kernels[name]
 
     async def exec(
@@ -103,8 +133,8 @@ class LocalSandbox:
             self._launcher,
             command,
             stdin=stdin,
-            cwd=str(self._folder.home / cwd),
-            env={**self._env, **(env or {})},
+            cwd=os.path.join(self.workdir, cwd),
+            env={**self._inside.env, **(env or {})},
             timeout_s=timeout_s,
             max_output_bytes=max_output_bytes,
         )
@@ -165,15 +195,32 @@ class LocalSandbox:
         await asyncio.shield(self._changing)
         self.check_open()
 
-    async def restore_folders(self) -> bool:
-        """Makes the home folder again for whoever deleted it; False when it was there."""
-        return await self._in_thread(self._folder.restore)
+    async def restore_folders(self, problem: OSError) -> bool:
+        """Makes the home folder again for whoever deleted it; False when it was there, or cannot be made.
+
+        Args:
+            problem: what a program could not be started for.
+        """
+        if not self._inside.walls:
+            return await self._in_thread(self._folder.restore)
+        if f"folder {self.workdir}:" not in str(problem.strerror):
+            return False
+        made = await execute(
+            self._holder,
+            ["mkdir", "-p", "--", self.workdir],
+            stdin=b"",
+            cwd="/",
+            env=self._inside.env,
+            timeout_s=MAKE_FOLDER_TIMEOUT_S,
+            max_output_bytes=1024,
+        )
+        return made.returncode == 0
 
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self.check_open()
         try:
             return await asyncio.to_thread(work, *args, **kwargs)
-        except SandboxFileError:
+        except (SandboxFileError, SandboxError):
             self.check_open()  # a path that is missing because the sandbox is
             raise
 
@@ -196,6 +243,7 @@ class LocalSandbox:
             await shell.close()
         for kernel in self._kernels.values():
             await kernel.close()
+        await asyncio.to_thread(self._files.close)
         if not self._holder.left_nothing:
             await asyncio.to_thread(end_survivors, self._folder)
         if remove:
@@ -224,8 +272,8 @@ class _ChangeNotingLauncher:
         await self._sandbox.note_change()
         try:
             return await self._holder.spawn(argv, env=env, cwd=cwd, fds=fds)
-        except FileNotFoundError:
-            if not await self._sandbox.restore_folders():
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR) or not await self._sandbox.restore_folders(error):
                 raise
             return await self._holder.spawn(argv, env=env, cwd=cwd, fds=fds)
 

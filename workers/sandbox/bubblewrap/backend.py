@@ -1,0 +1,70 @@
+"""The command of bubblewrap for one sandbox.
+
+The root is an overlay: the image below, read-only, and the sandbox's own folder above. Without an image it is a skeleton (`node_root.py`)
+with the node's programs mounted into it. Every namespace is new, so there is no network but loopback; the user inside has the uid it has
+outside and cannot make user namespaces of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from workers.sandbox.bubblewrap.node_root import NodeRoot
+from workers.sandbox.local.backend import GIVEN_INSIDE, SOCKETS_INSIDE, Place, Walls
+from workers.sandbox.local.environment import INSIDE_PATH, LANG, MARK
+from workers.sandbox.local.kernel_surface import seccomp_filter
+from workers.sandbox.spec import Isolation, SandboxSpec
+
+SECCOMP_FD = 62
+HOST_NAME = "sandbox"
+ROOT_REFUSED = (
+    "sandboxes with walls are not built by root (uid 0): outside of its user namespace such a process would still be root to every file "
+    "it can see. Run the worker or the node service as an ordinary user, for example with: "
+    "setpriv --reuid=USER --regid=USER --init-groups COMMAND"
+)
+
+
+class BubblewrapBackend:
+    """Sandboxes built by one `bwrap`.
+
+    Args:
+        bwrap: the program, 0.11 or later (overlays), as `find_bwrap` found it.
+    """
+
+    name = "bubblewrap"
+    isolation = frozenset({Isolation.NONE, Isolation.ISOLATED})
+
+    def __init__(self, bwrap: Path) -> None:
+        self._bwrap = bwrap
+        self._node_root = NodeRoot()
+
+    def refuse(self, spec: SandboxSpec) -> str:
+        if os.geteuid() == 0:
+            return ROOT_REFUSED
+        if spec.isolation not in self.isolation:
+            return f"the task asks for isolation {spec.isolation.value!r}, which this backend does not serve: use another"
+        return ""
+
+    def command(self, place: Place, spec: SandboxSpec, image: Path | None, pid1: Sequence[str]) -> Walls | None:
+        node = self._node_root if image is None else None
+        lower = node.skeleton(place.folder / "root") if node is not None else image
+        argv: list[str | Path] = [self._bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--as-pid-1"]
+        argv += ["--hostname", HOST_NAME, "--overlay-src", str(lower), "--overlay", place.upper, place.work, "/"]
+        argv += node.mounts() if node is not None else []
+        argv += ["--proc", "/proc", "--dev", "/dev"]
+        argv += ["--bind", place.temporary, "/tmp", "--bind", place.var_temporary, "/var/tmp"]
+        argv += ["--ro-bind", place.given, GIVEN_INSIDE, "--bind", place.sockets, SOCKETS_INSIDE]
+        argv += ["--chdir", "/", "--clearenv"]
+        for name, value in {"PATH": INSIDE_PATH, "LANG": LANG, MARK: place.folder.name}.items():
+            argv += ["--setenv", name, value]
+        seccomp = seccomp_filter()
+        argv += ["--seccomp", str(SECCOMP_FD)] if seccomp else []
+        return Walls(
+            argv=(*map(str, argv), "--", *pid1),
+            env={MARK: place.folder.name},
+            given={SECCOMP_FD: seccomp} if seccomp else {},
+            inside_env=node.env if node is not None else {},
+            python=node.python if node is not None else "",
+        )

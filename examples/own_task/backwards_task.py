@@ -15,8 +15,6 @@ from workers.handlers import EvalContext, StageContext
 from workers.handlers.agent_handler import AgentHandler
 from workers.sandbox.base import Sandbox
 from workers.sandbox.spec import Isolation, SandboxSpec
-from workers.tools.base import Tool
-from workers.tools.python_tool import PythonTool
 
 SYSTEM = "You spell words backwards. You may use the tool `python`; the word is in word.txt too. End with the answer in \\boxed{}."
 
@@ -25,6 +23,7 @@ class BackwardsHandler(AgentHandler):
     """One object serves many jobs at once, so it keeps nothing of a job."""
 
     name = "backwards"
+    tool_names = ("python",)
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec:
         # the job says in `capability` what must stand between the sandbox and its node; a node that cannot give that never gets the job
@@ -36,9 +35,6 @@ class BackwardsHandler(AgentHandler):
     def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:
         question = f"Spell the word {word_of(spec)!r} backwards."
         return (ChatMessage(role="system", content=SYSTEM), ChatMessage(role="user", content=question))
-
-    def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
-        return () if sandbox is None else (PythonTool(sandbox.kernel()),)
 
     async def evaluate(self, context: EvalContext) -> Grade:
         wanted, found = word_of(context.spec)[::-1], boxed(context.trajectory.answer)

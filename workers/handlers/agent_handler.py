@@ -12,7 +12,7 @@ from pipeline.messages import ChatMessage, JobSpec, Trajectory
 from workers.agent import AgentSettings, Renderer, RetryPolicy, ServersSeen, TrajectoryRecorder, renderer_for, run_agent
 from workers.handlers.base import RunContext, TaskHandler
 from workers.sandbox.base import Sandbox
-from workers.tools.base import Tool, ToolSet
+from workers.tools import Tool, ToolSet, tools_called
 
 
 class AgentHandler(TaskHandler):
@@ -20,14 +20,16 @@ class AgentHandler(TaskHandler):
 
     settings = AgentSettings(retry=RetryPolicy(tries=1))
     """The pool behind the backend tries other servers; the loop only waits for a busy or paused one."""
+    tool_names: Sequence[str] = ()
+    """The built-in tools of the task, in the order the model sees them; `tools` says otherwise."""
 
     @abstractmethod
     def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:
         """How the dialogue begins."""
 
-    @abstractmethod
     def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
-        """What the model may call."""
+        """What the model may call, made anew for each trajectory. Default: the built-in tools of `tool_names`."""
+        return tools_called(self.tool_names, sandbox)
 
     def renderer(self, spec: JobSpec) -> Renderer:
         """How dialogues of this job's model become ids. Called in a thread: it may read a large vocabulary."""

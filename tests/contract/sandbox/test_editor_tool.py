@@ -334,7 +334,7 @@ async def test_a_missing_argument_is_named(sandbox: Sandbox, edit: Edit, command
     given: dict[str, object] = {"file_text": "x", "old_str": "a", "insert_line": 0, "new_str": "y"}
     del given[missing]
 
-    answer = await edit(command, "f", **given)
+    answer = await edit(command, "f", as_is=False, timeout_s=10, **given)
 
     assert answer.is_error
     assert missing in answer.text

@@ -19,8 +19,7 @@ from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import EvalContext
 from workers.sandbox.base import Sandbox
 from workers.sandbox.spec import Isolation, SandboxSpec
-from workers.tools.base import Tool
-from workers.tools.python_tool import PythonTool
+from workers.tools import Tool, tools_called
 
 SYSTEM = "You solve mathematical problems. Think step by step. {tools}End with the answer alone in \\boxed{{}}; only the last box counts."
 WITH_PYTHON = "You may compute with the tool `python`; its variables stay between calls. "
@@ -50,7 +49,7 @@ class MathHandler(AgentHandler):
         return (ChatMessage(role="system", content=system), ChatMessage(role="user", content=_text(spec, "question")))
 
     def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
-        return () if sandbox is None else (PythonTool(sandbox.kernel()),)
+        return () if sandbox is None else tools_called(("python",), sandbox)
 
     async def evaluate(self, context: EvalContext) -> Grade:
         verdict = await self._grader.grade(context.trajectory.answer, _text(context.spec, "answer"), tolerance=_tolerance(context.spec))

@@ -1,41 +1,56 @@
-"""One provider a backend. Every test of this folder runs on each backend that works here.
+"""One provider a kind (`kinds.py`). Every test of this folder runs on each kind that works here.
 
-`ROLLSTREAM_REQUIRE_BACKENDS` names backends that must be among them: one that is missing fails the run instead of being left out.
+A test that takes `walled` too runs on those with walls only. `ROLLSTREAM_REQUIRE_BACKENDS` names kinds that must work: one that does
+not fails its tests instead of being skipped.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from workers.sandbox import Isolation, Sandbox, SandboxOwner, SandboxProvider, SandboxSpec
-from workers.sandbox.local import LocalSandboxes
-from workers.sandbox.process import ProcessBackend
+from tests.contract.sandbox.kinds import KINDS, Kind
+from workers.sandbox import Sandbox, SandboxOwner, SandboxProvider, SandboxSpec
+from workers.sandbox.local.folder import remove_tree
 
 REQUIRE_VARIABLE = "ROLLSTREAM_REQUIRE_BACKENDS"
 
 
-def process_sandboxes(folder: Path) -> SandboxProvider:
-    return LocalSandboxes(ProcessBackend(), scratch_dir=folder / "scratch", run_dir=folder / "run", node="here")
-
-
-BACKENDS: dict[str, Callable[[Path], SandboxProvider]] = {"process": process_sandboxes}
-
-SPEC = SandboxSpec(isolation=Isolation.NONE)
+def required() -> set[str]:
+    return set(filter(None, os.environ.get(REQUIRE_VARIABLE, "").split(",")))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" in metafunc.fixturenames:
-        missing = set(filter(None, os.environ.get(REQUIRE_VARIABLE, "").split(","))) - BACKENDS.keys()
-        if missing:
-            raise pytest.UsageError(f"{REQUIRE_VARIABLE} asks for {', '.join(sorted(missing))}, which is not among the backends")
-        metafunc.parametrize("backend", BACKENDS)
+        unknown = required() - KINDS.keys()
+        if unknown:
+            raise pytest.UsageError(f"{REQUIRE_VARIABLE} asks for {', '.join(sorted(unknown))}, which is not among the backends")
+        walled_only = "walled" in metafunc.fixturenames
+        metafunc.parametrize("backend", [name for name, kind in KINDS.items() if kind.walls or not walled_only])
+
+
+@pytest.fixture
+def kind(backend: str) -> Kind:
+    kind = KINDS[backend]
+    why = kind.why_not()
+    if why:
+        (pytest.fail if backend in required() else pytest.skip)(f"{backend}: {why}")
+    return kind
+
+
+@pytest.fixture
+def walled(kind: Kind) -> Kind:
+    return kind
+
+
+@pytest.fixture
+def spec(kind: Kind) -> SandboxSpec:
+    return kind.spec
 
 
 @pytest.fixture
@@ -43,18 +58,19 @@ def place() -> Iterator[Path]:
     """A folder with a short path: sockets live below it."""
     path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
     yield path
-    shutil.rmtree(path)
+    remove_tree(path)
+    assert not path.exists()
 
 
 @pytest.fixture
-async def provider(backend: str, place: Path) -> AsyncIterator[SandboxProvider]:
-    async with BACKENDS[backend](place) as provider:
+async def provider(kind: Kind, place: Path) -> AsyncIterator[SandboxProvider]:
+    async with kind.open(place) as provider:
         yield provider
 
 
 @pytest.fixture
-async def sandbox(provider: SandboxProvider) -> AsyncIterator[Sandbox]:
-    async with await provider.start(SPEC, an_owner()) as sandbox:
+async def sandbox(provider: SandboxProvider, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+    async with await provider.start(spec, an_owner()) as sandbox:
         yield sandbox
 
 

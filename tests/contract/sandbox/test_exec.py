@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from pipeline.testing.wait import wait_until
-from tests.contract.sandbox.conftest import SPEC, an_owner
-from workers.sandbox import Limits, Sandbox, SandboxFileError, SandboxProvider
+from tests.contract.sandbox.conftest import an_owner
+from workers.sandbox import Limits, Sandbox, SandboxFileError, SandboxProvider, SandboxSpec
 
 
 async def content(sandbox: Sandbox, path: str) -> str:
@@ -155,9 +155,9 @@ async def test_whoever_deletes_the_home_folder_can_go_on(sandbox: Sandbox) -> No
 
 
 @pytest.mark.slow
-async def test_a_process_beyond_its_limits_ends_and_the_sandbox_goes_on(provider: SandboxProvider) -> None:
+async def test_a_process_beyond_its_limits_ends_and_the_sandbox_goes_on(provider: SandboxProvider, spec: SandboxSpec) -> None:
     limits = Limits(cpu_s=1, memory_bytes=512 * 1024**2, file_bytes=1024**2)
-    async with await provider.start(replace(SPEC, limits=limits), an_owner()) as sandbox:
+    async with await provider.start(replace(spec, limits=limits), an_owner()) as sandbox:
         spins = await sandbox.exec("while :; do :; done", timeout_s=30)
         writes = await sandbox.exec("head -c 2000000 /dev/zero >big", timeout_s=10)
         fills = await sandbox.kernel().run("x = bytearray(10 ** 9)", timeout_s=20)

@@ -10,8 +10,9 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from tests.contract.sandbox.conftest import SPEC, an_owner
+from tests.contract.sandbox.conftest import an_owner
 from workers.sandbox import (
+    ImageMissing,
     Isolation,
     SandboxBusy,
     SandboxGone,
@@ -35,8 +36,8 @@ async def test_the_backend_works_here(provider: SandboxProvider, place: Path) ->
     assert files_below(place) == []
 
 
-async def test_files_go_from_init_to_run_by_a_handle_that_is_data(provider: SandboxProvider) -> None:
-    first = await provider.start(SPEC, an_owner("job"))
+async def test_files_go_from_init_to_run_by_a_handle_that_is_data(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    first = await provider.start(spec, an_owner("job"))
     await first.exec("echo made >made; sleep 60 &", timeout_s=10)
     handle = await first.park()
 
@@ -49,9 +50,9 @@ async def test_files_go_from_init_to_run_by_a_handle_that_is_data(provider: Sand
         assert second.workdir == first.workdir
 
 
-async def test_the_spec_of_the_start_holds_for_attachments_too(provider: SandboxProvider) -> None:
-    spec = replace(SPEC, env={"TASK": "math"}, limits=replace(SPEC.limits, open_files=300))
-    handle = await (await provider.start(spec, an_owner("job"))).park()
+async def test_the_spec_of_the_start_holds_for_attachments_too(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    wanted = replace(spec, env={"TASK": "math"}, limits=replace(spec.limits, open_files=300))
+    handle = await (await provider.start(wanted, an_owner("job"))).park()
 
     async with await provider.attach(handle, an_owner("job", attempt=2)) as sandbox:
         result = await sandbox.exec("echo $TASK; ulimit -n", timeout_s=10)
@@ -59,13 +60,13 @@ async def test_the_spec_of_the_start_holds_for_attachments_too(provider: Sandbox
     assert result.stdout == b"math\n300\n"
 
 
-async def test_the_token_is_not_in_what_is_logged(provider: SandboxProvider) -> None:
-    async with await provider.start(SPEC, an_owner()) as sandbox:
+async def test_the_token_is_not_in_what_is_logged(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    async with await provider.start(spec, an_owner()) as sandbox:
         assert sandbox.handle.token not in repr(sandbox.handle)
 
 
-async def test_stop_leaves_nothing(provider: SandboxProvider, place: Path) -> None:
-    sandbox = await provider.start(SPEC, an_owner())
+async def test_stop_leaves_nothing(provider: SandboxProvider, place: Path, spec: SandboxSpec) -> None:
+    sandbox = await provider.start(spec, an_owner())
     await sandbox.shell().run("sleep 60 & mkdir x; chmod 000 x", timeout_s=10)
     await sandbox.kernel().run("1", timeout_s=20)
 
@@ -81,8 +82,8 @@ async def test_stop_leaves_nothing(provider: SandboxProvider, place: Path) -> No
         await provider.attach(sandbox.handle, an_owner(attempt=2))
 
 
-async def test_stopping_twice_and_after_the_end_is_harmless(provider: SandboxProvider) -> None:
-    sandbox = await provider.start(SPEC, an_owner())
+async def test_stopping_twice_and_after_the_end_is_harmless(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    sandbox = await provider.start(spec, an_owner())
 
     await asyncio.gather(sandbox.stop(), sandbox.kill())
     await sandbox.stop()
@@ -90,8 +91,8 @@ async def test_stopping_twice_and_after_the_end_is_harmless(provider: SandboxPro
     assert "stopped" in await sandbox.wait_gone()
 
 
-async def test_what_waits_when_the_sandbox_is_killed_is_told(provider: SandboxProvider) -> None:
-    sandbox = await provider.start(SPEC, an_owner())
+async def test_what_waits_when_the_sandbox_is_killed_is_told(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    sandbox = await provider.start(spec, an_owner())
     await sandbox.shell().run("true", timeout_s=10)
     await sandbox.kernel().run("1", timeout_s=20)
     calls = [
@@ -110,14 +111,14 @@ async def test_what_waits_when_the_sandbox_is_killed_is_told(provider: SandboxPr
     assert isinstance(kernel, SandboxGone) or getattr(kernel, "status", "ok") != "ok"
 
 
-async def test_only_one_attachment_lives_at_a_time(provider: SandboxProvider) -> None:
-    async with await provider.start(SPEC, an_owner("job")) as sandbox:
+async def test_only_one_attachment_lives_at_a_time(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    async with await provider.start(spec, an_owner("job")) as sandbox:
         with pytest.raises(SandboxBusy):
             await provider.attach(sandbox.handle, an_owner("job", attempt=2))
 
 
-async def test_a_later_attempt_fences_off_earlier_ones_also_by_a_try(provider: SandboxProvider) -> None:
-    sandbox = await provider.start(SPEC, an_owner("job", attempt=1))
+async def test_a_later_attempt_fences_off_earlier_ones_also_by_a_try(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    sandbox = await provider.start(spec, an_owner("job", attempt=1))
     with pytest.raises(SandboxBusy):
         await provider.attach(sandbox.handle, an_owner("job", attempt=5))
     handle = await sandbox.park()
@@ -129,8 +130,8 @@ async def test_a_later_attempt_fences_off_earlier_ones_also_by_a_try(provider: S
         assert (await later.exec("true", timeout_s=10)).returncode == 0
 
 
-async def test_a_stranger_is_refused(provider: SandboxProvider) -> None:
-    handle = await (await provider.start(SPEC, an_owner("job"))).park()
+async def test_a_stranger_is_refused(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    handle = await (await provider.start(spec, an_owner("job"))).park()
 
     with pytest.raises(SandboxRefused, match="wrong token"):
         await provider.attach(replace(handle, token="0" * 32), an_owner("job", attempt=2))
@@ -141,18 +142,18 @@ async def test_a_stranger_is_refused(provider: SandboxProvider) -> None:
 @pytest.mark.parametrize(
     "change", [{"node": "elsewhere"}, {"backend": "other"}, {"sandbox_id": "../x"}, {"sandbox_id": ".."}, {"folder": "/etc"}]
 )
-async def test_a_handle_of_elsewhere_is_gone(provider: SandboxProvider, change: dict[str, str]) -> None:
-    async with await provider.start(SPEC, an_owner("job")) as sandbox:
+async def test_a_handle_of_elsewhere_is_gone(provider: SandboxProvider, change: dict[str, str], spec: SandboxSpec) -> None:
+    async with await provider.start(spec, an_owner("job")) as sandbox:
         with pytest.raises(SandboxGone):
             await provider.attach(replace(sandbox.handle, **change), an_owner("job", attempt=2))
 
 
-async def test_a_handle_that_names_the_folder_above_is_gone(provider: SandboxProvider, place: Path) -> None:
+async def test_a_handle_that_names_the_folder_above_is_gone(provider: SandboxProvider, place: Path, spec: SandboxSpec) -> None:
     """Whoever can write to Redis and to the folder above (`/tmp`, by default) made one up that passed: that folder's `owner.json` then
     said which folder is the sandbox's own, to be deleted with it."""
     treasure = place / "treasure"
     treasure.mkdir()
-    async with await provider.start(SPEC, an_owner("job")) as sandbox:
+    async with await provider.start(spec, an_owner("job")) as sandbox:
         for name in ("owner.json", "spec.json", "state.json", "lock", "lease"):
             (place / name).write_bytes((Path(sandbox.handle.folder) / name).read_bytes())
         owner = json.loads((place / "owner.json").read_bytes())
@@ -165,16 +166,16 @@ async def test_a_handle_that_names_the_folder_above_is_gone(provider: SandboxPro
     assert treasure.exists()
 
 
-async def test_a_new_start_ends_what_an_earlier_attempt_left(provider: SandboxProvider, place: Path) -> None:
-    old = await provider.start(SPEC, an_owner("job", attempt=1))
-    other = await provider.start(SPEC, an_owner("job-2", attempt=1))
+async def test_a_new_start_ends_what_an_earlier_attempt_left(provider: SandboxProvider, place: Path, spec: SandboxSpec) -> None:
+    old = await provider.start(spec, an_owner("job", attempt=1))
+    other = await provider.start(spec, an_owner("job-2", attempt=1))
 
-    async with await provider.start(SPEC, an_owner("job", attempt=2)):
+    async with await provider.start(spec, an_owner("job", attempt=2)):
         with pytest.raises(SandboxGone):
             await old.exec("true", timeout_s=5)
         assert (await other.exec("true", timeout_s=10)).returncode == 0
         with pytest.raises(StaleAttempt):
-            await provider.start(SPEC, an_owner("job", attempt=1))
+            await provider.start(spec, an_owner("job", attempt=1))
 
     await other.stop()
     assert files_below(place) == []
@@ -190,16 +191,16 @@ async def test_isolation_that_is_not_there_is_refused_before_anything_is_made(pr
     assert files_below(place) == []
 
 
-async def test_an_unknown_image_is_refused(provider: SandboxProvider) -> None:
-    with pytest.raises(SandboxStartError):
-        await provider.start(replace(SPEC, image="no/such:image"), an_owner())
+async def test_an_unknown_image_is_refused(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    with pytest.raises((SandboxStartError, ImageMissing)):
+        await provider.start(replace(spec, image="no/such:image"), an_owner())
 
 
 @pytest.mark.slow
-async def test_a_cancelled_start_leaves_nothing(provider: SandboxProvider, place: Path) -> None:
+async def test_a_cancelled_start_leaves_nothing(provider: SandboxProvider, place: Path, spec: SandboxSpec) -> None:
     """Cancelled at many moments of its way: whatever was there by then is gone when the provider closes."""
     for steps in range(0, 60, 3):
-        start = asyncio.create_task(provider.start(SPEC, an_owner()))
+        start = asyncio.create_task(provider.start(spec, an_owner()))
         for _ in range(steps):
             await asyncio.sleep(0)
         start.cancel()
@@ -210,8 +211,8 @@ async def test_a_cancelled_start_leaves_nothing(provider: SandboxProvider, place
     assert files_below(place) == []
 
 
-async def test_close_ends_what_is_still_attached(provider: SandboxProvider, place: Path) -> None:
-    sandbox = await provider.start(SPEC, an_owner())
+async def test_close_ends_what_is_still_attached(provider: SandboxProvider, place: Path, spec: SandboxSpec) -> None:
+    sandbox = await provider.start(spec, an_owner())
 
     await provider.close()
 
@@ -220,8 +221,8 @@ async def test_close_ends_what_is_still_attached(provider: SandboxProvider, plac
 
 
 @pytest.mark.slow
-async def test_eight_at_once_all_start(provider: SandboxProvider) -> None:
-    sandboxes = await asyncio.gather(*(provider.start(SPEC, an_owner()) for _ in range(8)))
+async def test_eight_at_once_all_start(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    sandboxes = await asyncio.gather(*(provider.start(spec, an_owner()) for _ in range(8)))
 
     results = await asyncio.gather(*(sandbox.shell().run("echo hi", timeout_s=30) for sandbox in sandboxes))
 

@@ -133,7 +133,7 @@ class LocalSandbox:
             self._launcher,
             command,
             stdin=stdin,
-            cwd=os.path.join(self.workdir, cwd),
+            cwd=os.path.join(self.workdir, cwd) if cwd else self.workdir,
             env={**self._inside.env, **(env or {})},
             timeout_s=timeout_s,
             max_output_bytes=max_output_bytes,
@@ -203,7 +203,7 @@ class LocalSandbox:
         """
         if not self._inside.walls:
             return await self._in_thread(self._folder.restore)
-        if f"folder {self.workdir}:" not in str(problem.strerror):
+        if not str(problem.strerror).startswith(f"folder {self.workdir}"):
             return False
         made = await execute(
             self._holder,

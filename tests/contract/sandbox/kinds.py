@@ -1,0 +1,80 @@
+"""Every kind of provider that passes the contract: how one is opened, what it is asked for, and why it cannot be had here.
+
+A new kind is one entry of `KINDS`; all tests of this folder run on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tests.sandbox_ground import HOW, image_folder
+from workers.sandbox import ImageMissing, Isolation, SandboxProvider, SandboxSpec
+from workers.sandbox.bubblewrap import BubblewrapBackend, find_bwrap
+from workers.sandbox.images import ImageLease
+from workers.sandbox.local import LocalSandboxes
+from workers.sandbox.process import ProcessBackend
+
+IMAGE = "base"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of provider."""
+
+    open: Callable[[Path], SandboxProvider]
+    """Given a folder of the test's own, with a short path."""
+    spec: SandboxSpec
+    """What tests ask for when they do not care."""
+    walls: bool = False
+    why_not: Callable[[], str] = lambda: ""
+    """Why it does not work here; empty when it does."""
+
+
+class OneImage:
+    """An image store with one image, the folder that the ground of the tests has."""
+
+    def lease(self, name: str) -> ImageLease:
+        folder = image_folder()
+        if name != IMAGE or folder is None:
+            raise ImageMissing(name)
+        digest = hashlib.sha256(str(folder).encode()).hexdigest()
+        return ImageLease(name=name, digest=digest, root=folder, env={}, workdir="", descriptor=os.open(folder, os.O_RDONLY))
+
+
+def process(folder: Path) -> SandboxProvider:
+    return LocalSandboxes(ProcessBackend(), scratch_dir=folder / "scratch", run_dir=folder / "run", node="here")
+
+
+def bubblewrap(folder: Path) -> LocalSandboxes:
+    bwrap = _bwrap()[0]
+    assert bwrap is not None
+    return LocalSandboxes(BubblewrapBackend(bwrap), scratch_dir=folder / "scratch", run_dir=folder / "run", node="here", images=OneImage())
+
+
+def no_image() -> str:
+    return "" if image_folder() is not None else f"no image: {HOW}"
+
+
+def no_bubblewrap() -> str:
+    return _bwrap()[1] or no_image()
+
+
+@cache
+def _bwrap() -> tuple[Path | None, str]:
+    with tempfile.TemporaryDirectory() as scratch:
+        found = find_bwrap(Path(scratch))
+    return found.path, found.why
+
+
+WALLED = SandboxSpec(isolation=Isolation.ISOLATED, image=IMAGE)
+
+KINDS: dict[str, Kind] = {
+    "process": Kind(open=process, spec=SandboxSpec(isolation=Isolation.NONE)),
+    "bubblewrap": Kind(open=bubblewrap, spec=WALLED, walls=True, why_not=no_bubblewrap),
+}

@@ -1,0 +1,79 @@
+"""`kill -9` at every step: what is there afterwards is whole or not there, and the next one succeeds and leaves nothing."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.image_files import a_sif, a_simple_archive
+from tests.integration.images.conftest import Run, leftovers
+from workers.sandbox.images import ImageStore
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["image_locked", "image_layer:1", "image_layer:2", "image_filled", "image_described", "image_made", "image_unnamed", "image_named"],
+)
+def test_a_pull_of_an_archive_killed_at_a_step_is_done_by_the_next(image: Run, store: ImageStore, tmp_path: Path, step: str) -> None:
+    source = f"oci-archive:{a_simple_archive(tmp_path, layers=3)}"
+
+    killed = image("pull", "task", "--source", source, ROLLSTREAM_FAILPOINT=step)
+
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (store.shared.find("task") is None) == (step != "image_named")
+    again = image("pull", "task", "--source", source)
+    assert again.returncode == 0, again.stderr
+    assert dict(store.damages()) == {"task": []}
+    assert leftovers(store) == []
+
+
+@pytest.mark.parametrize(
+    "step", ["image_fetched", "image_unshared", "image_shared", "image_locked", "image_filled", "image_described", "image_made"]
+)
+def test_a_pull_of_a_sif_killed_at_a_step_is_done_by_the_next(image: Run, store: ImageStore, tmp_path: Path, step: str) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "hello").write_text("hi")
+    source = f"sif:{a_sif(tmp_path / 'x.sif', tree)}"
+
+    killed = image("pull", "task", "--source", source, ROLLSTREAM_FAILPOINT=step)
+
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    again = image("pull", "task", "--source", source)
+    assert again.returncode == 0, again.stderr
+    assert dict(store.damages()) == {"task": []}
+    assert [path for path in leftovers(store) if not path.endswith(".sif")] == []
+
+
+@pytest.mark.parametrize("step", ["image_condemned", "image_trashed"])
+def test_a_removal_killed_at_a_step_leaves_a_whole_image_or_none(image: Run, store: ImageStore, tmp_path: Path, step: str) -> None:
+    record = store.pull("task", f"oci-archive:{a_simple_archive(tmp_path)}")
+
+    killed = image("prune", "--to-gib", "0", ROLLSTREAM_FAILPOINT=step)
+
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    if step == "image_condemned":
+        assert store.node.damage(record.digest) == []
+    else:
+        assert store.node.find(record.digest) is None
+    with store.lease("task") as lease:
+        assert (lease.root / "bin/hello").read_bytes() == b"hello"
+    assert image("prune").returncode == 0
+    assert leftovers(store) == []
+
+
+def test_a_lease_ends_with_its_process(image: Run, store: ImageStore, tmp_path: Path) -> None:
+    record = store.pull("task", f"oci-archive:{a_simple_archive(tmp_path)}")
+
+    assert image("check", "task", ROLLSTREAM_FAILPOINT="image_leased").returncode == -signal.SIGKILL
+
+    assert store.node.remove(record.digest)
+
+
+def test_what_is_being_made_is_not_swept(image: Run, store: ImageStore) -> None:
+    with store.node.temporary() as folder:
+        store.prune()
+        assert folder.exists()
+    assert leftovers(store) == []

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.sandbox_ground import HOW, image_folder
+from tests.sandbox_ground import HOW, apptainer_program, image_folder
 from workers.sandbox import ImageMissing, Isolation, SandboxProvider, SandboxSpec
+from workers.sandbox.apptainer import ApptainerBackend, FoundApptainer, find_apptainer
 from workers.sandbox.bubblewrap import BubblewrapBackend, find_bwrap
 from workers.sandbox.images import ImageLease
 from workers.sandbox.local import LocalSandboxes
@@ -57,12 +58,30 @@ def bubblewrap(folder: Path) -> LocalSandboxes:
     return LocalSandboxes(BubblewrapBackend(bwrap), scratch_dir=folder / "scratch", run_dir=folder / "run", node="here", images=OneImage())
 
 
+def apptainer(folder: Path) -> LocalSandboxes:
+    found = _apptainer()
+    assert found.path is not None
+    backend = ApptainerBackend(found.path, own_configuration=found.own_configuration)
+    return LocalSandboxes(backend, scratch_dir=folder / "scratch", run_dir=folder / "run", node="here", images=OneImage())
+
+
 def no_image() -> str:
     return "" if image_folder() is not None else f"no image: {HOW}"
 
 
 def no_bubblewrap() -> str:
     return _bwrap()[1] or no_image()
+
+
+def no_apptainer() -> str:
+    return _apptainer().why or no_image()
+
+
+@cache
+def _apptainer() -> FoundApptainer:
+    program = apptainer_program()
+    with tempfile.TemporaryDirectory() as scratch:
+        return find_apptainer(Path(scratch), [program] if program else [])
 
 
 @cache
@@ -77,4 +96,5 @@ WALLED = SandboxSpec(isolation=Isolation.ISOLATED, image=IMAGE)
 KINDS: dict[str, Kind] = {
     "process": Kind(open=process, spec=SandboxSpec(isolation=Isolation.NONE)),
     "bubblewrap": Kind(open=bubblewrap, spec=WALLED, walls=True, why_not=no_bubblewrap),
+    "apptainer": Kind(open=apptainer, spec=WALLED, walls=True, why_not=no_apptainer),
 }

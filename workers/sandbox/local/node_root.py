@@ -68,12 +68,13 @@ class NodeRoot:
         fresh.rename(folder)
         return folder
 
-    def mounts(self) -> list[str]:
-        """Arguments of bwrap."""
+    @cached_property
+    def folders(self) -> list[Path]:
+        """What is mounted read-only over the skeleton, at the very same path."""
         folders = [Path("/usr"), *(Path("/", name) for name in TOP_FOLDERS if not Path("/", name).is_symlink())]
         folders += [Path("/etc", name) for name in ETC_FOLDERS]
         folders += self._python_folders
-        return [word for folder in folders if folder.is_dir() for word in ("--ro-bind", str(folder), str(folder))]
+        return [folder for folder in folders if folder.is_dir()]
 
     @cached_property
     def _python_folders(self) -> list[Path]:

@@ -47,12 +47,11 @@ REDIS_LIBRARIES = frozenset({"redis", "rq", "valkey"})
 PACKAGES = ("pipeline", "trainer_client", "workers", "ops")
 ROLES: Mapping[str, tuple[str, ...]] = {
     "pipeline": (),
-    "pipeline.engines": ("trainer",),
-    "trainer_client": ("trainer",),
+    "trainer_client": (),
     "workers": ("workers",),
     "ops": ("workers", "ops"),
 }
-"""The extras that the environment of each package has, beside the base. A module belongs to the longest name that begins its own."""
+"""The extras that the environment of each package has, beside the base."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +201,7 @@ def undeclared_packages(
 
 
 def _extras_of(module: str) -> tuple[str, ...]:
-    return ROLES[max((name for name in ROLES if _is_within(module, name)), key=len)]
+    return ROLES[module.partition(".")[0]]
 
 
 def _declared(project: Mapping[str, object]) -> dict[str, frozenset[str]]:

@@ -5,7 +5,7 @@ what to do      StepRequest, JobRequest, ValidationRequest, SamplingRequest, Lim
 what comes      Step, Group, Result, Job, Validation, Estimate, RunStatistics
 from outside    Awaiting, HeldGroup, HeldMember, ReportAnswer
 weights         ServersToLoad, ServerToLoad
-what goes wrong WaitTimeout, BodyMissing, ClientClosed, UpdateFailed, PauseHeld, PauseLost, EnginesNotInstalled, ShadowedPackage,
+what goes wrong WaitTimeout, BodyMissing, ClientClosed, UpdateFailed, PauseHeld, PauseLost, ShadowedPackage,
                 and those of `pipeline.errors`
 
 async with connect(url, run="math-1") as run:
@@ -29,7 +29,6 @@ from pipeline.validation_request import ValidationRequest  # noqa: E402
 from trainer_client.blocking import connect_blocking  # noqa: E402
 from trainer_client.client import Run  # noqa: E402
 from trainer_client.connecting import Connection, connect  # noqa: E402
-from trainer_client.engines import EnginesNotInstalled  # noqa: E402
 from trainer_client.errors import BodyMissing, ClientClosed, UpdateFailed, WaitTimeout  # noqa: E402
 from trainer_client.feed import Feed  # noqa: E402
 from trainer_client.jobs import Job  # noqa: E402
@@ -47,7 +46,6 @@ __all__ = [
     "ChatRequest",
     "ClientClosed",
     "Connection",
-    "EnginesNotInstalled",
     "Estimate",
     "Feed",
     "Group",

@@ -275,7 +275,6 @@ class Run:
             PauseHeld: another update of this client goes on, or its engines are away and this is not inside of that.
             UpdateFailed: no server was updated.
             PauseLost: the lease ran out in the block (this process stood still, or had no contact), or another trainer has it.
-            EnginesNotInstalled: it needs aiohttp: install `rollstream[trainer]`.
         """
         self._life.check(needs_open_run=True)
         return self._updates.update(number, mode)
@@ -295,7 +294,6 @@ class Run:
         Raises:
             PauseHeld: an update goes on, or they are away already.
             PauseLost: the lease ran out in the block, or another trainer has it.
-            EnginesNotInstalled: it needs aiohttp: install `rollstream[trainer]`.
         """
         self._life.check()
         return self._updates.leave(mode, weights_kept=weights_kept)

@@ -1,6 +1,6 @@
 """The engines of a run, as its trainer speaks with them: over HTTP, all at once.
 
-aiohttp comes with the first use and not with the import of this package: a trainer that leaves its servers to others needs none.
+The HTTP client comes with the first use and not with the import of this package, which a training process waits for.
 """
 
 from __future__ import annotations
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 log = Log(__name__)
 
 WORST_DETAIL = 300
-
-
-class EnginesNotInstalled(RollstreamError, ImportError):
-    """What speaks with engines is not installed in the trainer's environment."""
-
-    def __init__(self, missing: str) -> None:
-        super().__init__(
-            f"weight updates pause and label engines over HTTP, and {missing} is not installed: pip install 'rollstream[trainer]'"
-        )
 
 
 class NotLoaded(RollstreamError):
@@ -135,10 +126,8 @@ class Engines:
         self.all: list[Engine] = []
 
     async def __aenter__(self) -> Self:
-        try:
-            from pipeline.engines import Exchange, connect_control
-        except ModuleNotFoundError as error:
-            raise EnginesNotInstalled(error.name or "a package") from error
+        from pipeline.engines import Exchange, connect_control
+
         for server in self._servers:
             http = await self._stack.enter_async_context(Exchange(server.url, self._api_key))
             self.all.append(Engine(server, connect_control(http), self._api_key))

@@ -7,6 +7,7 @@ SandboxError               the boundary is the sandbox; `retryable`: a new sandb
 │   ├── StaleAttempt         a later attempt of the job was seen here
 │   └── SandboxBusy          another attachment holds it
 ├── SandboxGone            it ended, or was never on this node
+│   └── SandboxTaken         its node took it away; nothing that ran in it is to blame
 ├── SessionStartError      a shell or a kernel did not come up in a live sandbox
 ├── ExecTimeout            a command outlived its limit and every attempt to end it; carries what it printed
 ├── SandboxLeak            something of it may still run after it was stopped; the node is not clean
@@ -95,6 +96,11 @@ class SandboxGone(SandboxError):
         self.why = why
 
 
+class SandboxTaken(SandboxGone):
+    """The sandbox was ended over the head of whoever held it: its node service died or stopped, an agent found its job over, a person said
+    so. Never the doing of what ran in it."""
+
+
 class SessionStartError(SandboxError):
     """A shell or kernel that did not come up; `detail` is the last it printed."""
 
@@ -117,14 +123,17 @@ class ExecTimeout(SandboxError):
 
 
 class SandboxLeak(SandboxError):
-    """Processes of a stopped sandbox are still there; `pids` names them."""
+    """Something of a stopped sandbox is still there: processes, or mounts below its folder that this node sees."""
 
     retryable = False
 
-    def __init__(self, sandbox_id: str, pids: tuple[int, ...]) -> None:
-        super().__init__(f"sandbox {sandbox_id}: still running after it was killed: {', '.join(map(str, pids))}")
+    def __init__(self, sandbox_id: str, pids: tuple[int, ...], mounts: tuple[str, ...] = ()) -> None:
+        left = [f"still running after it was killed: {', '.join(map(str, pids))}"] if pids else []
+        left += [f"still mounted: {', '.join(mounts)}"] if mounts else []
+        super().__init__(f"sandbox {sandbox_id}: {'; '.join(left)}")
         self.sandbox_id = sandbox_id
         self.pids = pids
+        self.mounts = mounts
 
 
 class ImageError(SandboxError):

@@ -132,6 +132,7 @@ class ApptainerBackend:
             argv=(*map(str, argv), str(root), *clean, "--", *pid1),
             env={"PATH": HELPERS_PATH, "LANG": "C", "HOME": str(place.folder), MARK: place.folder.name},
             inside_env=node.env if node is not None else {},
+            mount_points=tuple(map(str, node.folders)) if node is not None else (),
             python=node.python if node is not None else "",
         )
 

@@ -60,6 +60,8 @@ class Walls:
     """What the command reads from descriptors, by their numbers; not `keeper.READY_FD`, `keeper.HOLD_FD`, 0, 1 and 2."""
     inside_env: Mapping[str, str] = field(default_factory=dict)
     """What programs inside need beside the usual, such as where the node's libraries are; below what image and task say."""
+    mount_points: tuple[str, ...] = ()
+    """Where it mounts over the root beside `MOUNT_POINTS`."""
     python: str = ""
     """A Python inside that can run the IPython kernel; empty = the image's own `python3`."""
 

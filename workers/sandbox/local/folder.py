@@ -29,13 +29,13 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from workers.sandbox.errors import SandboxBusy, SandboxGone, SandboxRefused, StaleAttempt
-from workers.sandbox.local.backend import MOUNT_POINTS, Place
+from workers.sandbox.local.backend import Place
 from workers.sandbox.local.identity import ProcessIdentity, machine_boot
 from workers.sandbox.spec import Isolation, Limits, SandboxOwner, SandboxSpec
 
@@ -115,11 +115,11 @@ class SandboxFolder:
         """The folders that the walls are built from and around."""
         return Place(folder=self.path, given=self.given, sockets=self.sockets, workdir=workdir)
 
-    def prepare(self, place: Place) -> None:
+    def prepare(self, place: Place, mount_points: Sequence[str]) -> None:
         """Makes them where they are missing, ready for what is mounted over them."""
         for folder in (place.upper, place.work, place.temporary, place.var_temporary):
             folder.mkdir(mode=0o755, exist_ok=True)
-        make_mount_points(place.upper)
+        make_mount_points(place.upper, mount_points)
 
     @property
     def children_file(self) -> Path:
@@ -280,10 +280,10 @@ class SandboxFolder:
         _write_json(self.path / "state.json", {name: getattr(state, name) for name in FolderState.__slots__})
 
 
-def make_mount_points(upper: Path) -> None:
+def make_mount_points(upper: Path, mount_points: Sequence[str]) -> None:
     """Real folders in the upper layer wherever something is mounted over it: a link there, made by an earlier attachment, would lead the
     one who mounts elsewhere, and he is outside."""
-    for path in MOUNT_POINTS:
+    for path in mount_points:
         at = upper
         for part in path.strip("/").split("/"):
             at = at / part

@@ -25,7 +25,7 @@ from workers.sandbox.errors import SandboxError, SandboxGone, SandboxStartError,
 from workers.sandbox.images import ImageLease, ImageSource
 from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram, kernel_context
 from workers.sandbox.launcher import SharedFolder
-from workers.sandbox.local.backend import GIVEN_INSIDE, SOCKETS_INSIDE, Backend, Walls
+from workers.sandbox.local.backend import GIVEN_INSIDE, MOUNT_POINTS, SOCKETS_INSIDE, Backend, Walls
 from workers.sandbox.local.entered_files import EnteredFiles
 from workers.sandbox.local.environment import INSIDE_PATH, library_paths, sandbox_environment
 from workers.sandbox.local.files import ConfinedFiles
@@ -202,7 +202,7 @@ class LocalSandboxes:
             walls = await asyncio.to_thread(self._backend.command, place, spec, image.root if image else None, keeper_argv(workdir))
             if walls is None:
                 return _without_walls(folder, spec)
-            await asyncio.to_thread(folder.prepare, place)
+            await asyncio.to_thread(folder.prepare, place, (*MOUNT_POINTS, *walls.mount_points))
             inside = await asyncio.to_thread(_behind, walls, folder, spec, image, workdir)
             await holder.boot(walls, seccomp_filter())
         except OSError as error:

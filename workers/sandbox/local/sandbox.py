@@ -26,7 +26,7 @@ from workers.sandbox.kernel_connection import KernelProgram
 from workers.sandbox.launcher import LaunchedProcess, SharedFolder
 from workers.sandbox.local.folder import SandboxFolder
 from workers.sandbox.local.holder_client import Holder
-from workers.sandbox.local.teardown import end_survivors, survivors
+from workers.sandbox.local.teardown import check_unmounted, end_survivors, survivors
 from workers.sandbox.results import ExecResult, FileEntry
 from workers.sandbox.shell import PtyShell
 from workers.sandbox.spec import SandboxHandle
@@ -246,6 +246,7 @@ class LocalSandbox:
         await asyncio.to_thread(self._files.close)
         if not self._holder.left_nothing:
             await asyncio.to_thread(end_survivors, self._folder)
+        await asyncio.to_thread(check_unmounted, self._folder)
         if remove:
             try:
                 await asyncio.to_thread(self._folder.remove)

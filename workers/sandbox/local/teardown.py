@@ -1,13 +1,16 @@
 """Ends sandboxes from outside: what the process that had them can no longer do itself.
 
 A sandbox is down when its holder has ended (which means all its descendants have), when nothing is left that the holder recorded or
-that carries the sandbox's mark, and when its folders are gone. Processes are found by identity and mark, never by their names.
+that carries the sandbox's mark, when nothing is mounted below its folder, and when its folders are gone. Processes are found by identity
+and mark, never by their names. With walls the keeper is among what the holder recorded, and a keeper that has ended is a PID namespace that
+is empty: the kernel lets a PID 1 end last.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -72,7 +75,30 @@ def tear_down_now(folder: SandboxFolder) -> None:
         folder.change_state(ended=True)
         _end_holder(folder)
     end_survivors(folder)
+    check_unmounted(folder)
     folder.remove()
+
+
+def check_unmounted(folder: SandboxFolder) -> None:
+    """Walls mount where only they see it. Should a mount show here all the same, deleting the folder would delete what is mounted.
+
+    Raises:
+        SandboxLeak: something is mounted below the folder.
+    """
+    mounts = mounts_below(folder.path)
+    if mounts:
+        raise SandboxLeak(folder.sandbox_id, (), mounts)
+
+
+def mounts_below(path: Path) -> tuple[str, ...]:
+    """What is mounted at or below a path, as this process sees it."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except FileNotFoundError:  # no Linux
+        return ()
+    where = os.path.realpath(path).replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
+    points = [line.split(" ", 5)[4] for line in lines]
+    return tuple(point for point in points if point == where or point.startswith(f"{where}/"))
 
 
 def end_survivors(folder: SandboxFolder) -> None:

@@ -10,12 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import structlog
-
 from workers.sandbox.local.backend import Place, Walls
 from workers.sandbox.spec import Isolation, SandboxSpec
-
-log = structlog.get_logger(__name__)
 
 
 class ProcessBackend:
@@ -30,11 +26,6 @@ class ProcessBackend:
 
     def __init__(self, *, accept_untrusted: bool = False) -> None:
         self._accept_untrusted = accept_untrusted
-        log.warning(
-            "process_sandbox_has_no_walls",
-            meaning="FOR DEVELOPMENT ONLY: code of models runs as this user, with this user's files and network",
-            accept_untrusted=accept_untrusted,
-        )
 
     def refuse(self, spec: SandboxSpec) -> str:
         if spec.isolation is not Isolation.NONE and not self._accept_untrusted:

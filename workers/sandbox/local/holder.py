@@ -484,6 +484,9 @@ class Holder:
                 said_text = os.pread(said, 4000, max(0, os.fstat(said).st_size - 4000)).decode("utf-8", "replace").strip()
                 raise OSError(errno.EIO, f"{problem or 'no PID 1 below it'}" + (f": {said_text}" if said_text else ""))
             self.walls = Walls(launcher, pid, hold, bytes.fromhex(request["seccomp"]))
+            for helper in below(launcher, process_table()):  # daemons of FUSE: they outlive the command, and carry no mark
+                if helper.pid != pid:
+                    self.record(helper.pid)
         finally:
             os.close(ready)
             os.close(said)

@@ -91,17 +91,16 @@ def test_a_leased_image_is_whole_however_often_others_remove_and_make_it(store: 
     """The race: a lease opens the lock file, the folder is renamed away, the lock is granted on a file without a name."""
     layout = a_layout(tmp_path / "l", *(a_layer(a_file(f"f{i}", b"x")) for i in range(5)))
     digest = store.pull("task", f"oci:{layout}").digest
-    stop = threading.Event()
+    stop, removed = threading.Event(), [0]
 
-    def remove() -> int:
-        mine, count = another(store), 0
-        while not stop.is_set():
-            count += mine.node.find(digest) is not None and mine.node.remove(digest)
-        return count
+    def remove() -> None:
+        mine = another(store)
+        while not stop.is_set() and removed[0] < 50:
+            removed[0] += mine.node.find(digest) is not None and mine.node.remove(digest)
 
     def use() -> int:
         mine, missing = another(store), 0
-        for _ in range(150):
+        while not stop.is_set() and removed[0] < 50:
             with mine.lease("task") as lease:
                 missing += len(os.listdir(lease.root)) != 5
                 missing += (lease.root / "f4").read_bytes() != b"x"
@@ -112,10 +111,10 @@ def test_a_leased_image_is_whole_however_often_others_remove_and_make_it(store: 
         users = [threads.submit(use) for _ in range(2)]
         try:
             assert [user.result(50) for user in users] == [0, 0]
+            remover.result(20)
         finally:
             stop.set()
-        removed = remover.result(20)
-    assert removed > 10
+    assert removed == [50]
     store.prune()
     assert leftovers(store) == []
 

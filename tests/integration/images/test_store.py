@@ -260,7 +260,7 @@ def test_without_apptainer_a_registry_says_what_to_do(tmp_path: Path) -> None:
     store = ImageStore(tmp_path / "shared", tmp_path / "node", ImageSettings(apptainer="no-such-program"))
     store.node.open()
 
-    with pytest.raises(ImageError, match="Apptainer is needed.*--source oci-archive"):
+    with pytest.raises(ImageError, match=r"Apptainer is needed.*--source oci-archive"):
         store.pull("docker://x/y")
 
 

@@ -72,7 +72,7 @@ def test_of_several_images_one_must_be_named(tmp_path: Path) -> None:
     write_index(layout, first, {**manifest, "annotations": {"org.opencontainers.image.ref.name": "second"}})
 
     assert OciArchive.at(layout).image("second").digest == str(manifest["digest"])[7:]
-    with pytest.raises(BadArchive, match="first.*second"):
+    with pytest.raises(BadArchive, match=r"first.*second"):
         OciArchive.at(layout).image()
     with pytest.raises(BadArchive, match="no image 'third' in it, but first, second"):
         OciArchive.at(layout).image("third")

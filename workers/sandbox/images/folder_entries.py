@@ -24,6 +24,12 @@ def entries_of_folder(root: str | os.PathLike[str]) -> Entries:
             yield _entry(path, full, facts)
 
 
+def entries_of_file(path: str | os.PathLike[str], name: str) -> Entries:
+    """One file, followed where it is a link, under another name."""
+    full = os.path.realpath(path)
+    yield _entry(name, full, os.stat(full))
+
+
 def entries_of_overlay(upper: str | os.PathLike[str]) -> Entries:
     """What an overlay's upper folder changes: a device 0:0 stands for what was removed, an attribute for a folder that was replaced."""
     for path, full, facts in _walk_once(upper):

@@ -14,7 +14,7 @@ Everything here blocks; callers use a thread. Several threads and processes may 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -324,6 +324,14 @@ class ImageStore:
                 if image.record.digest not in by_digest:
                     yield image.record.digest, self.node.damage(image.record.digest)
 
+    def remove_damaged(self) -> list[str]:
+        """Removes extracted images that are not what they were, unless they are in use; their digests. They can be extracted again."""
+        return [
+            image.record.digest
+            for image in self.node.images()
+            if self.node.damage(image.record.digest) and self.node.remove(image.record.digest)
+        ]
+
     def _sif_damage(self, record: NameRecord) -> list[str]:
         if not record.sif:
             return []
@@ -334,7 +342,3 @@ class ImageStore:
             return [] if self.node.find(record.digest) else [f"{path}: missing"]
         except OSError as error:
             return [f"{path}: {error}"]
-
-
-Progress = Callable[[str, str], None]
-"""Tells what is being done: name of the image, words."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.file_systems import file_system_of
+from pipeline.file_systems import FileSystem, file_system_of
 from workers.sandbox.apptainer.backend import CONFIGURATION, HELPERS_PATH, NOT_MOUNTED
 from workers.sandbox.local.causes import ROOT_REFUSED, name_cause
 from workers.sandbox.local.node_root import NodeRoot
@@ -72,9 +72,9 @@ def probe_apptainer(program: Path, scratch: Path, *, own_configuration: bool = T
     version = _run([str(program), "--version"])
     if version.problem:
         return f"it does not run: {version.problem}"
-    held_by = file_system_of(scratch)
-    if held_by.is_network:
-        return f"{scratch} is on {held_by.name}, a network file system: set ROLLSTREAM_SCRATCH_DIR to a disk of this node"
+    refused = refuse_file_system(scratch, file_system_of(scratch))
+    if refused:
+        return refused
     with tempfile.TemporaryDirectory(prefix=".probe-", dir=scratch) as name:
         place = Path(name)
         root = NodeRoot()
@@ -100,6 +100,13 @@ def probe_apptainer(program: Path, scratch: Path, *, own_configuration: bool = T
                 cause = name_cause(tried.problem, program, scratch) + _about_setuid(what, own_configuration)
                 return f"{what} is refused: {tried.problem}. {cause}"
     return ""
+
+
+def refuse_file_system(scratch: Path, held_by: FileSystem) -> str:
+    """Why layers cannot lie there; empty when they can. Overlays on NFS, Lustre or GPFS fail, or work and are slow beyond use."""
+    if not held_by.is_network:
+        return ""
+    return f"{scratch} is on {held_by.name}, a network file system: set ROLLSTREAM_SCRATCH_DIR to a disk of this node"
 
 
 def _about_setuid(step: str, own_configuration: bool) -> str:

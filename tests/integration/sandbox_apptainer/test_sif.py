@@ -1,0 +1,48 @@
+"""An image in one file is mounted by a process of its own, which Apptainer leaves behind when it is killed: it is found by its record."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from pipeline.testing.wait import wait_until
+from tests.integration.sandbox_apptainer.conftest import StartSandbox
+from workers.sandbox import Sandbox
+from workers.sandbox.local import sweep
+from workers.sandbox.local.folder import SandboxFolder
+from workers.sandbox.local.identity import ProcessIdentity, is_running, recorded_processes
+
+
+def helpers_of(sandbox: Sandbox) -> list[ProcessIdentity]:
+    lines = SandboxFolder.open(Path(sandbox.handle.folder)).children_file.read_text().splitlines()
+    return [process for process in recorded_processes(lines) if "squashfuse" in os.readlink(f"/proc/{process.pid}/exe")]
+
+
+async def test_a_sif_runs_and_its_helper_ends_with_it(start: StartSandbox, sif: Path) -> None:
+    sandbox = await start(sif)
+    result = await sandbox.exec("echo here >mine; cat mine; ls /usr/bin/bash", timeout_s=10)
+    assert (result.stdout_text, result.stderr_text) == ("here\n/usr/bin/bash\n", "")
+    helpers = helpers_of(sandbox)
+    assert len(helpers) == 1
+
+    await sandbox.stop()
+
+    assert not any(map(is_running, helpers))
+
+
+async def test_the_helper_of_a_killed_holder_is_ended_by_the_sweep(start: StartSandbox, sif: Path, place: Path) -> None:
+    """It has no mark in its environment, left the group of who started it, and is then nobody's child: only its record tells."""
+    sandbox = await start(sif)
+    helpers = helpers_of(sandbox)
+    holder = SandboxFolder.open(Path(sandbox.handle.folder)).state().holder
+    assert helpers
+    assert holder is not None
+
+    os.kill(holder.pid, signal.SIGKILL)
+    await sandbox.wait_gone()
+    assert any(map(is_running, helpers))  # else this test would show nothing
+    report = await sweep(place / "scratch", lambda owner: False)
+
+    assert report.failed == ()
+    await wait_until(lambda: not any(map(is_running, helpers)), "the helper has ended")

@@ -52,7 +52,7 @@ def is_slow(area: str, case: Case) -> bool:
 IN_SANDBOXES = ("shell", "ipython")
 """Areas whose cases run once in each kind of sandbox."""
 OF_WALLS = {f"ipy-own-{number:03}" for number in (4, 5, 19, 20, 21, 22, 25, 26, 38, 39, 40, 43, 44)}
-"""Those of our own for Python that walls can change: processes, folders, packages. The others run without walls only, for the time they take."""
+"""Those of our own for Python that walls can change: processes, folders, packages. The others run without walls only, to save time."""
 
 
 def params() -> Iterator[ParameterSet]:

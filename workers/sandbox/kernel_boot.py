@@ -13,9 +13,11 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from ipykernel.iostream import OutStream
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.zmqshell import ZMQInteractiveShell
@@ -24,6 +26,18 @@ from traitlets.config import Config
 
 UNSENT_MESSAGES = 50_000
 """How far a cell may be ahead of who reads its output before lines are lost; the default of 1000 is a fraction of a second of printing."""
+PIECE_CHARACTERS = 128 * 1024
+"""Longest text of one output message. What a cell prints within a moment would be one message else, of any size: too large to be taken, and
+held whole by whoever takes it."""
+
+
+class PieceStream(OutStream):
+    """A standard stream that sends what is printed in pieces."""
+
+    def _flush_buffers(self) -> Iterator[tuple[Any, str]]:
+        for parent, text in super()._flush_buffers():  # type: ignore[no-untyped-call]
+            for start in range(0, len(text), PIECE_CHARACTERS):
+                yield parent, text[start : start + PIECE_CHARACTERS]
 
 
 def interrupt_cell(number: int, frame: FrameType | None) -> None:
@@ -101,6 +115,7 @@ def main() -> None:
     config.IPCompleter.use_jedi = False
     config.InteractiveShell.colors = "nocolor"
     app = SandboxKernelApp.instance(config=config, connection_file=connection_file, kernel_class=SandboxKernel)
+    app.outstream_class = f"{__name__}.{PieceStream.__name__}"
     app.session.pack = pack
     app.initialize([])  # type: ignore[no-untyped-call]
     os.write(ready_fd, b"r")

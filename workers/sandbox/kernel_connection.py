@@ -38,10 +38,12 @@ START_TIMEOUT_S = 25.0
 RESUBSCRIBE_S = 0.2
 LISTEN_AGAIN_S = 5.0
 LOG_BYTES = 4096
-UNREAD_MESSAGES = 50_000
-"""Between the kernel and us; with less, lines of a cell that prints fast are lost while this process is busy."""
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""A larger one (a single print of that much) is dropped on its way, connection and all; the cell is then marked incomplete."""
+UNREAD_MESSAGES = 500
+"""Held here until they are read. What is more waits in the kernel's own process, in its own memory (`UNSENT_MESSAGES` of `kernel_boot.py`);
+it goes on only as fast as this process reads."""
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""A larger one (a huge picture or value; what is printed comes in pieces) is dropped on its way, connection and all; the cell is then
+marked incomplete. With `UNREAD_MESSAGES` it bounds what a kernel can make this process hold."""
 PUMP_SLICE_S = 0.005
 Channel = Literal["iopub", "shell", "control"]
 TAKERS: dict[Channel, str] = {"iopub": "_take_shown", "shell": "_take_reply", "control": "_take_control"}

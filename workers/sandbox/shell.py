@@ -146,6 +146,7 @@ class PtyShell:
         return self._answer("closed" if status == "ok" else status, running, exit_code, started, restarted=True)
 
     async def _end_command(self, session: ShellSession, running: RunningCommand) -> Wake:
+        await session.wait_begun(running, STEP_S)
         wake: Wake = "timeout"
         for character in (CTRL_C, CTRL_BACKSLASH, b""):
             if character:

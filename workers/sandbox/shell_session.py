@@ -78,6 +78,7 @@ class RunningCommand:
         self.number = str(secrets.randbelow(10**18))
         self.output = FencedOutput(self.number, max_output_bytes, late)
         self.report: asyncio.Future[tuple[int, bytes]] = loop.create_future()
+        self.begun = asyncio.Event()
         self.fenced = asyncio.Event()
         self.last_output = loop.time()
 
@@ -187,6 +188,15 @@ class ShellSession:
             events: set[asyncio.Future[Any]] = {command.report, self._ended}
             await asyncio.wait(events, timeout=until - now, return_when=asyncio.FIRST_COMPLETED)
 
+    async def wait_begun(self, command: RunningCommand, timeout_s: float) -> None:
+        """Returns when bash has taken the line, or after the time.
+
+        Ctrl-C empties the terminal's queue: one that comes before would take the line with it, and bash would never report.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await command.begun.wait()
+
     def finish(self, command: RunningCommand) -> None:
         """Nothing more is expected of the command. Until the next one nobody reads: a background flood waits in its own process."""
         self._loop.remove_reader(self._master)
@@ -272,6 +282,8 @@ class ShellSession:
                 return
             command.last_output = self._loop.time()
             command.output.feed(data)
+            if command.output.has_begun:
+                command.begun.set()
             if command.output.is_complete:
                 command.fenced.set()
 

@@ -11,6 +11,7 @@ _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC and the other strings: titles, links
     r"|\x1b[ -/]*[0-~]"  # all short ones
+    r"|\x1b"  # and what begins none, in noise
 )
 _LINE_END = re.compile(r"\r+\n")
 

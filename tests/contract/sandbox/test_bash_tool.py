@@ -84,9 +84,13 @@ async def test_with_a_limit_of_its_own_a_silent_command_is_waited_for(bash: Call
 
 @pytest.mark.parametrize("timeout", [-1, 0, float("nan"), float("inf")])
 async def test_a_limit_that_is_none_never_hangs(bash: Call, timeout: float) -> None:
+    """Ctrl-C in the very moment of the start took the command's line out of the terminal, and the shell had to go."""
+    await bash(command="X=kept")
+
     answer = await bash(command="echo quick; sleep 30", timeout=timeout, timeout_s=0.5)
 
     assert answer.details["status"] == "timeout"
+    assert "kept\n[Exit code 0." in (await bash(command="echo $X")).text
 
 
 async def test_a_shell_that_ended_or_was_restarted_is_told(bash: Call) -> None:

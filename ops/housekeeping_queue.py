@@ -99,6 +99,7 @@ class HousekeepingQueue:
 
     def work(self, *, burst: bool) -> None:
         """Does what is asked for, a job after another, each in a process of its own; until SIGTERM, or with `burst` until none is left."""
+        queue = self._queue()
         from rq.serializers import JSONSerializer
         from rq.worker import Worker
 
@@ -109,11 +110,12 @@ class HousekeepingQueue:
                     job.func_name = "ops.images.jobs.refuse"
                 super().execute_job(job, queue)
 
-        worker = OurWorker([self._queue()], connection=self._client, serializer=JSONSerializer)
+        worker = OurWorker([queue], connection=self._client, serializer=JSONSerializer)
         worker.work(burst=burst, with_scheduler=False, logging_level="WARNING")
 
     def result(self, job_id: str) -> tuple[str, Any]:
         """State of a job (`queued`, `started`, `finished`, `failed`, ...), and what it answered or why it failed."""
+        self._queue()
         from rq.job import Job
         from rq.serializers import JSONSerializer
 

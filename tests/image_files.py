@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 Member = tuple[tarfile.TarInfo, bytes]
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
@@ -55,10 +56,21 @@ def a_layout(path: Path, *layers: bytes, env: Sequence[str] = (), workdir: str =
     """A layout in a new folder."""
     (path / "blobs" / "sha256").mkdir(parents=True)
     packed = [gzip.compress(layer, mtime=0) if is_compressed else layer for layer in layers]
-    config = add_blob(path, json.dumps({"config": {"Env": list(env), "WorkingDir": workdir}}).encode())
+    about = {
+        "architecture": MACHINE,
+        "os": "linux",
+        "config": {"Env": list(env), "WorkingDir": workdir},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]},
+    }
+    config = {**add_blob(path, json.dumps(about).encode()), "mediaType": "application/vnd.oci.image.config.v1+json"}
     kind = "application/vnd.oci.image.layer.v1.tar" + ("+gzip" if is_compressed else "")
-    manifest = {"schemaVersion": 2, "config": config, "layers": [{**add_blob(path, layer), "mediaType": kind} for layer in packed]}
-    entry = {**add_blob(path, json.dumps(manifest).encode()), "platform": {"os": "linux", "architecture": MACHINE}}
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": _MANIFEST,
+        "config": config,
+        "layers": [{**add_blob(path, layer), "mediaType": kind} for layer in packed],
+    }
+    entry = {**add_blob(path, json.dumps(manifest).encode()), "mediaType": _MANIFEST, "platform": {"os": "linux", "architecture": MACHINE}}
     if name:
         entry["annotations"] = {"org.opencontainers.image.ref.name": name}
     write_index(path, entry)

@@ -42,7 +42,7 @@ def pull(
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Bring images. What is there is not fetched again: after an interruption the same command does the rest. Ends with 1 when one failed."""
+    """Bring images. What is there is not fetched again: after an interruption the same command does the rest. Ends with 1 if one failed."""
     from ops.images import Wanted, images_of_tasks, pull_many
 
     if source and (tasks is not None or len(names or ()) != 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 from pathlib import Path
@@ -137,7 +138,7 @@ def queue_variables(redis_server: PrivateServer) -> dict[str, str]:
 
 @pytest.mark.one_server
 def test_a_queued_pull_is_done_by_a_worker(
-    image: Run, store: ImageStore, tmp_path: Path, queue_variables: dict[str, str], looker: object, redis_server: PrivateServer
+    image: Run, store: ImageStore, tmp_path: Path, queue_variables: dict[str, str], redis_server: PrivateServer
 ) -> None:
     good, bad = f"oci-archive:{a_simple_archive(tmp_path)}", "oci-archive:/no/such/file"
     namespace = queue_variables["ROLLSTREAM_NAMESPACE"]
@@ -152,7 +153,8 @@ def test_a_queued_pull_is_done_by_a_worker(
     assert [state.record.name for state in store.states()[0]] == [good]
     with redis.Redis.from_url(redis_server.url) as client:
         assert all(key.startswith(f"{namespace}:hk:".encode()) for key in client.scan_iter(f"*{namespace}*"))
-        answers = [json.loads(client.xrevrange(f"{namespace}:hk:results:{job}", count=1)[0][1][b"return_value"]) for job in jobs]
+        results = [client.xrevrange(f"{namespace}:hk:results:{job}", count=1)[0][1][b"return_value"] for job in jobs]
+        answers = [json.loads(base64.b64decode(result)) for result in results]
         for key in client.scan_iter(f"{namespace}:hk:*"):
             client.delete(key)
     assert [(list(answer["pulled"]), list(answer["failed"])) for answer in answers] == [([good], []), ([], [bad])]
@@ -170,7 +172,7 @@ def test_a_worker_runs_nothing_but_what_is_ours(
         import zlib
 
         key = f"{namespace}:hk:job:{job}"
-        evil = ["os.system", None, [f"touch {proof}"], {}]
+        evil: list[object] = ["os.system", None, [f"touch {proof}"], {}]
         client.hset(key, "data", zlib.compress(json.dumps(evil).encode()))
 
     image("worker", "--burst", **queue_variables)

@@ -1,7 +1,7 @@
 """Builds an image from a definition: level on level, each an image of its own, begun at the most exact one that is there.
 
 A level is made like any image of the node's store, so one process makes it and others wait, and a killed build leaves what was complete:
-the next begins there. Its tree begins as the one below it, file for file the same by hard links: nothing in a store is ever written in place.
+the next begins there. Its tree begins as the one below it, file for file the same by hard links: nothing in a store is written in place.
 What a script changes is caught in the upper folder of its sandbox's overlay and applied as a layer, when the script has ended well.
 """
 

@@ -1,0 +1,37 @@
+"""The stores of `tests/integration/images`, with a real system as a base and the real programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.integration.images.conftest import image, store
+
+__all__ = ["image", "store"]
+
+REQUIRED = set(filter(None, os.environ.get("ROLLSTREAM_REQUIRE_BACKENDS", "").split(",")))
+
+
+@pytest.fixture
+def system() -> Path:
+    """A folder with the files of a small Debian."""
+    folder = os.environ.get("ROLLSTREAM_TEST_IMAGE", "")
+    if not folder and REQUIRED:
+        pytest.fail("ROLLSTREAM_REQUIRE_BACKENDS is set, and ROLLSTREAM_TEST_IMAGE is not")
+    if not folder:
+        pytest.skip("ROLLSTREAM_TEST_IMAGE names no folder with the files of a system")
+    return Path(folder)
+
+
+@pytest.fixture
+def apptainer() -> str:
+    """The real program."""
+    found = shutil.which("apptainer") or shutil.which("singularity")
+    if found is None and "apptainer" in REQUIRED:
+        pytest.fail("ROLLSTREAM_REQUIRE_BACKENDS asks for Apptainer, which is not on the path")
+    if found is None:
+        pytest.skip("Apptainer is not installed")
+    return found

@@ -1,0 +1,122 @@
+"""Images with the real programs: scripts of builds in sandboxes of each backend, SIF files that Apptainer writes and reads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.image_files import a_file, a_layer, a_layout, an_archive
+from tests.integration.images.conftest import Run, leftovers
+from tests.integration.sandbox_images.conftest import REQUIRED
+from workers.sandbox.choice import choose_backend
+from workers.sandbox.images import ImageSettings, ImageStore
+from workers.sandbox.images.apptainer import Apptainer
+
+pytestmark = pytest.mark.skipif(os.geteuid() == 0, reason="sandboxes with walls refuse root")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("backend", ["bubblewrap", "apptainer"])
+def test_a_script_changes_what_a_sandbox_of_its_base_shows_and_nothing_of_the_base(
+    image: Run, store: ImageStore, tmp_path: Path, system: Path, backend: str
+) -> None:
+    choice = asyncio.run(choose_backend(backend, scratch_dir=tmp_path / "scratch", run_dir=tmp_path / "r"))
+    if choice.backend is None:
+        (pytest.fail if backend in REQUIRED else pytest.skip)(choice.why_none())
+    store.pull("base", f"folder:{system}")
+    replaced = "rm -r /usr/share/doc; mkdir /usr/share/doc; echo 1 > /usr/share/doc/new"
+    script = f"echo built > /etc/built; chmod 600 /etc/built; rm /etc/debian_version; {replaced}; echo $A; test ! -e /proc/1/root/work"
+    (tmp_path / "t.toml").write_text(f'base = "base"\nenv = {{ A = "said" }}\n[version]\nrun = "{script}"\n')
+
+    done = image("build", str(tmp_path / "t.toml"), "--backend", backend)
+
+    assert done.returncode == 0, done.stderr
+    assert "said" in done.stderr
+    with store.lease("t") as lease, store.lease("base") as base:
+        assert (lease.root / "etc/built").read_text() == "built\n"
+        assert stat.S_IMODE((lease.root / "etc/built").stat().st_mode) == 0o600
+        assert not (lease.root / "etc/debian_version").exists()
+        assert (base.root / "etc/debian_version").exists()
+        assert [path.name for path in (lease.root / "usr/share/doc").iterdir()] == ["new"]
+        assert stat.S_IMODE((lease.root / "tmp").stat().st_mode) == stat.S_IMODE((base.root / "tmp").stat().st_mode)
+    assert [wrong for _, wrong in store.damages() if wrong] == []
+    assert leftovers(store) == []
+
+
+@pytest.mark.timeout(120)
+def test_a_script_that_fails_is_told_with_what_it_printed(image: Run, store: ImageStore, tmp_path: Path, system: Path) -> None:
+    choice = asyncio.run(choose_backend("auto", scratch_dir=tmp_path / "scratch", run_dir=tmp_path / "r"))
+    if choice.backend is None:
+        pytest.skip(choice.why_none())
+    store.pull("base", f"folder:{system}")
+    (tmp_path / "t.toml").write_text('base = "base"\n[version]\nrun = "echo before; false; echo after"\n')
+
+    done = image("build", str(tmp_path / "t.toml"))
+
+    assert done.returncode == 1
+    assert "the script ended with 1: before" in done.stderr
+    assert "after" not in done.stderr
+    assert leftovers(store) == []
+
+
+def a_small_tree(folder: Path) -> Path:
+    tree = folder / "tree"
+    (tree / "bin").mkdir(parents=True)
+    (tree / "bin/hello").write_text("hi")
+    return tree
+
+
+def test_a_sif_that_apptainer_wrote_is_unpacked(store: ImageStore, tmp_path: Path, apptainer: str) -> None:
+    sif = tmp_path / "x.sif"
+    subprocess.run([apptainer, "build", sif, a_small_tree(tmp_path)], check=True, capture_output=True, timeout=50)
+
+    store.pull("task", f"sif:{sif}")
+
+    with store.lease("task") as lease:
+        assert (lease.root / "bin/hello").read_text() == "hi"
+    assert leftovers(store) == []
+
+
+def test_an_image_is_packed_for_other_nodes_and_is_the_same_there(store: ImageStore, tmp_path: Path, apptainer: str) -> None:
+    tree = a_small_tree(tmp_path)
+    record = store.pull("task", f"folder:{tree}", share=True)
+    (tree / "bin/hello").write_text("changed since")
+    other = ImageStore(store.shared.folder, tmp_path / "other")
+    other.node.open()
+
+    with other.lease("task") as lease:
+        assert (lease.root / "bin/hello").read_text() == "hi"
+        assert lease.digest == record.digest
+    assert leftovers(store) == []
+
+
+@pytest.mark.parametrize("form", ["oci-archive", "oci"])
+def test_apptainer_pulls_what_a_registry_would_have(tmp_path: Path, apptainer: str, form: str) -> None:
+    """No registry can be reached here: the same command line, with a layout in the registry's place."""
+    layout = a_layout(tmp_path / "l", a_layer(a_file("bin/hello", b"hi", 0o755)), env=["PATH=/opt/bin", 'Q=a "b"'], name="latest")
+    source = f"oci:{layout}:latest" if form == "oci" else f"oci-archive:{an_archive(tmp_path / 'a.tar', layout)}"
+    store = ImageStore(tmp_path / "shared", tmp_path / "node", ImageSettings(apptainer=apptainer))
+    store.node.open()
+    file = tmp_path / "pulled.sif"
+
+    store.apptainer.pull("x", source, file, 50)
+    store.pull("x", f"sif:{file}")
+
+    with store.lease("x") as lease:
+        assert (lease.root / "bin/hello").read_text() == "hi"
+        assert dict(lease.env) == {"PATH": "/opt/bin", "Q": 'a "b"'}
+    assert leftovers(store) == []
+
+
+def test_apptainer_unpacks_a_sif_where_there_is_no_unsquashfs(store: ImageStore, tmp_path: Path, apptainer: str) -> None:
+    sif, out = tmp_path / "x.sif", tmp_path / "out"
+    subprocess.run([apptainer, "build", sif, a_small_tree(tmp_path)], check=True, capture_output=True, timeout=50)
+
+    Apptainer(apptainer, store.node.temporary).unpack("x", sif, out, 50)
+
+    assert (out / "bin/hello").read_text() == "hi"

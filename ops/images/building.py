@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -124,4 +125,5 @@ class _OneTree:
         self._root = root
 
     def lease(self, name: str) -> ImageLease:
-        return ImageLease(name=name, digest="0" * 64, root=self._root, env={}, workdir="", descriptor=-1)
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # the holder keeps one, whatever it is of
+        return ImageLease(name=name, digest="0" * 64, root=self._root, env={}, workdir="", descriptor=descriptor)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -24,6 +26,13 @@ def system() -> Path:
     if not folder:
         pytest.skip("ROLLSTREAM_TEST_IMAGE names no folder with the files of a system")
     return Path(folder)
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short path, for sockets."""
+    with TemporaryDirectory(prefix="i-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -46,6 +46,11 @@ _NOT_SUPERUSER = "because you're not superuser"
 _ENV_SCRIPT = (".singularity.d", "env", "10-docker2singularity.sh")
 _EXPORT = re.compile(r'export ([A-Za-z_][A-Za-z0-9_]*)="(?:\$\{\1:-"(.*)"\}|(.*))"')
 
+# what Apptainer does to a value: escapes it for a shell, then quotes that as Go does
+_SHELL_ESCAPE = re.compile(r'\\(["\\$`])')
+_GO_ESCAPE = re.compile(r'\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|([abfnrtv"\\]))')
+_GO_LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Squashfs:
@@ -171,8 +176,15 @@ def contents_of(root: Path) -> Contents:
     for line in _read_inside(root, _ENV_SCRIPT).decode(errors="surrogateescape").splitlines():
         match = _EXPORT.fullmatch(line.strip())
         if match:
-            env[match[1]] = re.sub(r'\\(["\\$`])', r"\1", match[2] if match[2] is not None else match[3])
+            env[match[1]] = _SHELL_ESCAPE.sub(r"\1", _GO_ESCAPE.sub(_unescaped, match[2] if match[2] is not None else match[3]))
     return Contents(env=env)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    digits = match[1] or match[2] or match[3]
+    if digits is None:
+        return _GO_LETTERS.get(match[4], match[4])
+    return chr(int(digits, 16)) if int(digits, 16) <= 0x10FFFF else match[0]
 
 
 def _read_inside(root: Path, parts: tuple[str, ...]) -> bytes:

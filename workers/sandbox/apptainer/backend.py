@@ -51,8 +51,8 @@ allow user ns = yes
 allow pid ns = yes
 allow ipc ns = yes
 allow uts ns = yes
-config passwd = yes
-config group = yes
+config passwd = no
+config group = no
 config resolv_conf = no
 mount proc = yes
 mount sys = no
@@ -71,7 +71,8 @@ allow container dir = yes
 sessiondir max size = 16
 memory fs type = tmpfs
 """
-"""All that is mounted is on the command line. `sessiondir max size` (MiB) bounds what a sandbox can put into memory through `/dev`."""
+"""All that is mounted is on the command line: a file of `/etc` that Apptainer fills in would be no file of the sandbox, and what is written
+to it lost when the sandbox is parked. `sessiondir max size` (MiB) bounds what a sandbox can put into memory through `/dev`."""
 _CLEAN = (
     'for name in $(compgen -e); do unset "$name"; done; for fd in /proc/self/fd/*; do fd=${fd##*/}; '
     'case " $1 " in *" $fd "*) ;; *) eval "exec $fd>&-" ;; esac; done; shift; '

@@ -6,7 +6,6 @@ not fails its tests instead of being skipped.
 
 from __future__ import annotations
 
-import os
 import secrets
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -14,33 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.sandbox.kinds import KINDS, Kind
+from tests.contract.sandbox.kinds import KINDS, Kind, required, usable
 from workers.sandbox import Sandbox, SandboxOwner, SandboxProvider, SandboxSpec
 from workers.sandbox.local.folder import remove_tree
-
-REQUIRE_VARIABLE = "ROLLSTREAM_REQUIRE_BACKENDS"
-
-
-def required() -> set[str]:
-    return set(filter(None, os.environ.get(REQUIRE_VARIABLE, "").split(",")))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" in metafunc.fixturenames:
-        unknown = required() - KINDS.keys()
-        if unknown:
-            raise pytest.UsageError(f"{REQUIRE_VARIABLE} asks for {', '.join(sorted(unknown))}, which is not among the backends")
+        required()  # says it when it names one that there is not
         walled_only = "walled" in metafunc.fixturenames
         metafunc.parametrize("backend", [name for name, kind in KINDS.items() if kind.walls or not walled_only])
 
 
 @pytest.fixture
 def kind(backend: str) -> Kind:
-    kind = KINDS[backend]
-    why = kind.why_not()
-    if why:
-        (pytest.fail if backend in required() else pytest.skip)(f"{backend}: {why}")
-    return kind
+    return usable(backend)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.sandbox_ground import HOW, apptainer_program, image_folder
 from workers.sandbox import ImageMissing, Isolation, SandboxProvider, SandboxSpec
 from workers.sandbox.apptainer import ApptainerBackend, FoundApptainer, find_apptainer
@@ -98,3 +100,24 @@ KINDS: dict[str, Kind] = {
     "bubblewrap": Kind(open=bubblewrap, spec=WALLED, walls=True, why_not=no_bubblewrap),
     "apptainer": Kind(open=apptainer, spec=WALLED, walls=True, why_not=no_apptainer),
 }
+
+LOCAL_KINDS = ("process", "bubblewrap", "apptainer")
+"""Those whose sandboxes this very process owns."""
+REQUIRE_VARIABLE = "ROLLSTREAM_REQUIRE_BACKENDS"
+
+
+def required() -> set[str]:
+    """Kinds that must work here."""
+    names = set(filter(None, os.environ.get(REQUIRE_VARIABLE, "").split(",")))
+    if unknown := names - KINDS.keys():
+        raise pytest.UsageError(f"{REQUIRE_VARIABLE} asks for {', '.join(sorted(unknown))}, which is not among the backends")
+    return names
+
+
+def usable(name: str) -> Kind:
+    """The kind; skips the test where it does not work, or fails it where it must."""
+    kind = KINDS[name]
+    why = kind.why_not()
+    if why:
+        (pytest.fail if name in required() else pytest.skip)(f"{name}: {why}")
+    return kind

@@ -29,7 +29,7 @@ def glance(folder: Path) -> list[tuple[str, int, int, int]]:
 
 
 async def test_killing_everything_leaves_the_sandbox_and_a_shell_that_says_it_is_new(walled: Kind, sandbox: Sandbox) -> None:
-    """`kill -9 -1` hits the agent's own processes, all but the one that says it. PID 1 is deaf to it, and what serves the agent is not in there."""
+    """`kill -9 -1` hits the agent's own processes. PID 1 is deaf to it, and what serves the agent is not in there."""
     shell = sandbox.shell()
     await sandbox.write_file("kept", b"kept\n")
     await shell.run("X=lost; sleep 1000 &", timeout_s=10)

@@ -1,11 +1,10 @@
-"""Worker processes with a sandbox of bare processes, to be killed."""
+"""Worker processes with a sandbox of each local kind, to be killed."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -15,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.sandbox.kinds import LOCAL_KINDS, Kind, usable
 from workers.sandbox import SandboxHandle
+from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.local.identity import ProcessIdentity, identify
 
 PROGRAM = Path(__file__).with_name("attached_worker.py")
@@ -42,17 +43,28 @@ def place() -> Iterator[Path]:
     """A folder with a short path: sockets live below it."""
     path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
     yield path
-    shutil.rmtree(path)
+    remove_tree(path)
+    assert not path.exists()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("backend", LOCAL_KINDS)
 
 
 @pytest.fixture
-async def start_worker(place: Path) -> AsyncIterator[StartWorker]:
+def kind(backend: str) -> Kind:
+    return usable(backend)
+
+
+@pytest.fixture
+async def start_worker(place: Path, kind: Kind, backend: str) -> AsyncIterator[StartWorker]:
     """Starts worker processes; what is left of them is ended after the test."""
     started: list[asyncio.subprocess.Process] = []
     known: list[ProcessIdentity] = []
 
     async def start(job: str = "job", *, attempt: int = 1, handle: SandboxHandle | None = None) -> AttachedWorker:
-        arguments = [str(place / "scratch"), str(place / "run"), job, str(attempt)]
+        arguments = [backend, str(place), job, str(attempt)]
         arguments += [json.dumps(handle.to_map())] if handle else []
         process = await asyncio.create_subprocess_exec(
             sys.executable, str(PROGRAM), *arguments, stdout=asyncio.subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}

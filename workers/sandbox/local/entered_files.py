@@ -43,6 +43,7 @@ class EnteredFiles:
         self._loop = asyncio.get_running_loop()
         self._control: socket.socket | None = None
         self._lock = threading.Lock()
+        self._closed = False
 
     def read(self, path: str, max_bytes: int) -> bytes:
         content = bytearray()
@@ -63,10 +64,11 @@ class EnteredFiles:
         self._operate("download", path, max_bytes=max_bytes, take=tar.write)
 
     def close(self) -> None:
-        with self._lock:
-            if self._control is not None:
-                self._control.close()
-                self._control = None
+        """Ends the helper. Without the lock: whoever starts one may be waiting for this very thread."""
+        self._closed = True
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
 
     # -- one operation ------------------------------------------------------------------------------------------------------------------
 
@@ -107,13 +109,16 @@ class EnteredFiles:
     def _send(self, request: bytes, connection: socket.socket) -> None:
         rights = array.array("i", [connection.fileno()])
         with self._lock:
-            if self._control is None:
-                self._control = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(START_TIMEOUT_S)
+            control = self._control
+            if control is None:
+                control = self._control = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(START_TIMEOUT_S)
+            if self._closed:
+                control.close()
             try:
-                self._control.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                control.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
             except OSError as error:
-                self._control.close()
                 self._control = None
+                control.close()
                 raise SandboxError("the process that works on the sandbox's files has ended") from error
 
     async def _start(self) -> socket.socket:

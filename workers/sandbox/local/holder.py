@@ -57,6 +57,8 @@ else:
     del sys.path[0]
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
+PF_EXITING = 4
+"""A flag of a process from when it begins to end, long before it is a zombie when it is a PID 1."""
 LINUX = sys.platform == "linux"
 PARKING_FD = 256
 """Descriptors are moved up here before they are put in their places, so that no place is overwritten before it is read."""
@@ -80,13 +82,14 @@ def prctl(option: int, value: Any) -> None:
 class Process:
     """One line of the process table."""
 
-    __slots__ = ("group", "parent", "pid", "session", "started", "state")
+    __slots__ = ("group", "is_exiting", "parent", "pid", "session", "started", "state")
 
     def __init__(self, pid: int) -> None:
         with open(f"/proc/{pid}/stat", "rb") as file:
             words = file.read().rpartition(b")")[2].split()
         self.pid = pid
         self.state, self.started = words[0], int(words[19])
+        self.is_exiting = bool(int(words[6]) & PF_EXITING)
         self.parent, self.group, self.session = int(words[1]), int(words[2]), int(words[3])
 
 
@@ -212,6 +215,14 @@ class Walls:
         self.hold = hold
         self.seccomp = seccomp
         self.namespaces = entering.Namespaces(keeper_pid)
+
+    def are_falling(self) -> bool:
+        """Whether PID 1 is on its way out: it kills all others first, which are reaped before it is."""
+        try:
+            now = Process(self.keeper.pid)
+        except (OSError, IndexError, ValueError):
+            return True
+        return now.started != self.keeper.started or now.is_exiting
 
     def inside(self, descendants: list[Process]) -> list[Process]:
         """Those of our descendants that run behind the walls, the keeper not among them."""
@@ -612,9 +623,15 @@ class Holder:
             if self.walls is not None and pid in (self.walls.launcher, self.walls.keeper.pid) and self.stopping is None:
                 self.send({"event": "walls_ended"})
                 self.stopping = 0.0
+            code = os.waitstatus_to_exitcode(status)
+            if code == -signal.SIGKILL and self.walls is not None and self.stopping is None and self.walls.are_falling():
+                self.send({"event": "walls_ended"})  # and not that a command was killed: it was the sandbox
+                self.stopping = 0.0
+            if self.stopping is not None and self.walls is not None:
+                continue  # the end of the control socket tells
             if pid in self.children:
                 self.children.discard(pid)
-                self.send({"event": "exit", "pid": pid, "code": os.waitstatus_to_exitcode(status)})
+                self.send({"event": "exit", "pid": pid, "code": code})
 
     def kill(self, pid: int, number: int, scope: str) -> None:
         if scope == "tree":

@@ -191,6 +191,7 @@ class LocalSandboxes:
         files: Files = EnteredFiles(holder, inside.workdir) if inside.walls else ConfinedFiles(folder.home, (folder.home, folder.temporary))
         sandbox = LocalSandbox(folder, handle, inside, holder, files, owner.attempt, self._context)
         self._attached.add(sandbox)
+        holder.gone.add_done_callback(lambda _: files.close())
         holder.gone.add_done_callback(lambda _: self._attached.discard(sandbox))
         return sandbox
 

@@ -26,6 +26,7 @@ from workers.sandbox.kernel_connection import KernelProgram
 from workers.sandbox.launcher import LaunchedProcess, SharedFolder
 from workers.sandbox.local.folder import SandboxFolder
 from workers.sandbox.local.holder_client import Holder
+from workers.sandbox.local.identity import ProcessIdentity
 from workers.sandbox.local.teardown import check_unmounted, end_survivors, survivors
 from workers.sandbox.results import ExecResult, FileEntry
 from workers.sandbox.shell import PtyShell
@@ -103,6 +104,11 @@ class LocalSandbox:
     @property
     def workdir(self) -> str:
         return self._inside.workdir
+
+    @property
+    def keeper(self) -> ProcessIdentity | None:
+        """PID 1 of the sandbox, by the node's numbers; None without walls."""
+        return self._holder.keeper
 
     def shell(self, name: str = "main") -> PtyShell:
         _check_name(name)

@@ -1,6 +1,6 @@
 """The folder of one sandbox: what it is, whose it is, and who may have it. Everything here blocks; callers use a thread.
 
-    SCRATCH/ID/owner.json   written before the folder has its name; never changes
+    SCRATCH/ID/owner.json   written before the folder has its name; changes once, where it was made for nobody in particular (`give`)
                spec.json    what it was asked to be; never changes
                state.json   attempt seen, holder, whether the last attachment changed anything; only under the flock of `lock`
                lease        flocked by the holder of the attachment, for as long as it lives
@@ -190,6 +190,26 @@ class SandboxFolder:
             raise SandboxGone(path.name, f"{path / 'owner.json'} cannot be read: {error!r}") from error
         return cls(path, record)
 
+    @classmethod
+    def without_record(cls, path: Path, run: Path) -> Self:
+        """A folder whose owner.json says nothing, as after a power failure: enough to end it.
+
+        Args:
+            run: the folder of all sandboxes' sockets.
+        """
+        record = OwnerRecord(
+            job_id="",
+            attempt=0,
+            boot_id="",
+            created_s=0.0,
+            backend="",
+            node="",
+            token_sha256="",
+            run_folder=str(run / path.name),
+            machine_boot="",
+        )
+        return cls(path, record)
+
     def wishes(self) -> tuple[SandboxSpec, str]:
         """The spec it was made for, and the digest of the image that its name meant then."""
         try:
@@ -239,6 +259,40 @@ class SandboxFolder:
                 raise SandboxGone(self.sandbox_id, f"attempt {state.changed_by} changed it and was lost: start a new one")
         return lease
 
+    def is_over(self) -> bool:
+        """Whether it was ended, or lost by an attachment that had changed it, and nobody holds it: then nobody can have it any more.
+
+        Raises:
+            SandboxGone: it was removed.
+        """
+        with self._locked():  # as `claim`, which must not find the lease taken by this look
+            state = self._read_state()
+            if not state.ended and not state.changed_by:
+                return False
+            lease = os.open(self.path / "lease", os.O_RDWR)
+            try:
+                fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            finally:
+                os.close(lease)
+            return True
+
+    def give(self, owner: SandboxOwner) -> None:
+        """Writes down for whom a sandbox is that was made for nobody in particular. Its attachment goes on.
+
+        Raises:
+            SandboxGone: it was ended meanwhile.
+        """
+        with self._locked():
+            state = self._read_state()
+            if state.ended:
+                raise SandboxGone(self.sandbox_id, "it was stopped")
+            record = replace(self.record, job_id=owner.job_id, attempt=owner.attempt, boot_id=owner.boot_id)
+            self._write_state(replace(state, seen_attempt=owner.attempt, changed_by=owner.attempt))
+            _write_json(self.path / "owner.json", asdict(record))
+            self.record = record
+
     def record_holder(self, holder: ProcessIdentity) -> None:
         """Writes down who holds the lease; refused when the sandbox was stopped since it was claimed."""
         with self._locked():
@@ -274,6 +328,8 @@ class SandboxFolder:
             values = json.loads((self.path / "state.json").read_bytes())
         except FileNotFoundError:
             raise SandboxGone(self.sandbox_id, "its folder was removed") from None
+        except ValueError:  # the machine lost its power: what nobody can read, nobody can attach to
+            return FolderState(seen_attempt=self.record.attempt, ended=True)
         return FolderState(**{name: values[name] for name in FolderState.__slots__ if name in values})
 
     def _write_state(self, state: FolderState) -> None:

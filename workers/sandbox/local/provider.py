@@ -40,6 +40,8 @@ from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
 LONGEST_SOCKET = "0123456789-1234567890-012345/s/0123456789abcdef/01234567-1"
 """Below the run folder: id of the sandbox, folder of a named kernel, socket."""
 DEFAULT_WORKDIR = "/workspace"
+POOL_JOB = "pool"
+"""Owner of what is kept ready for whoever comes first; no job has such a name."""
 MIN_FREE_BYTES = 256 * 1024 * 1024
 """Below this a new sandbox would only fill the disk for those that run."""
 
@@ -93,6 +95,27 @@ class LocalSandboxes:
     async def settle(self) -> None:
         """Until nothing is left of starts and attachments whose callers were cancelled."""
         await asyncio.gather(*self._abandoned, return_exceptions=True)
+
+    def holds(self, sandbox_id: str) -> bool:
+        """Whether a sandbox is attached here, or being parked or ended: then it is not for others to touch."""
+        return any(sandbox.handle.sandbox_id == sandbox_id for sandbox in self._attached)
+
+    async def hand_over(self, sandbox: LocalSandbox, owner: SandboxOwner) -> None:
+        """Gives one that was made for `POOL_JOB` to an attempt, on disk too; what earlier attempts left is torn down first.
+
+        Raises:
+            SandboxGone: it has ended, or its image's name means something else by now.
+            StaleAttempt: as from `start`.
+        """
+        await asyncio.to_thread(self._end_earlier, owner)
+        spec, digest = await asyncio.to_thread(sandbox.folder.wishes)
+        image = await self._lease_image(spec)
+        if image is not None:
+            now = image.digest
+            image.close()
+            if now != digest:
+                raise SandboxGone(sandbox.handle.sandbox_id, f"image {spec.image!r} has another content by now")
+        await sandbox.hand_over(owner)
 
     async def probe(self) -> Probe:
         why = ""
@@ -192,7 +215,7 @@ class LocalSandboxes:
         sandbox = LocalSandbox(folder, handle, inside, holder, files, owner.attempt, self._context)
         self._attached.add(sandbox)
         holder.gone.add_done_callback(lambda _: files.close())
-        holder.gone.add_done_callback(lambda _: self._attached.discard(sandbox))
+        holder.gone.add_done_callback(lambda _: self._let_go(sandbox))
         return sandbox
 
     async def _build(self, folder: SandboxFolder, spec: SandboxSpec, image: ImageLease | None, holder: Holder) -> Inside:
@@ -220,12 +243,24 @@ class LocalSandboxes:
             undoing.add_done_callback(self._abandoned.discard)
             raise
 
+    def _let_go(self, sandbox: LocalSandbox) -> None:
+        """Its holder has ended; where that is the middle of its end, it stays ours until that is done."""
+        if sandbox.ending is None or sandbox.ending.done():
+            self._attached.discard(sandbox)
+        else:
+            sandbox.ending.add_done_callback(lambda _: self._attached.discard(sandbox))
+
     # -- blocking ---------------------------------------------------------------------------------------------------------------------
 
     def _end_earlier(self, owner: SandboxOwner) -> None:
-        for path in sandbox_paths(self.scratch_dir, job_prefix(owner.job_id)):
+        if owner.job_id == POOL_JOB:  # one of many that are kept ready is no earlier attempt of another
+            return
+        own, pooled = (sandbox_paths(self.scratch_dir, job_prefix(job_id)) for job_id in (owner.job_id, POOL_JOB))
+        for path in (*own, *pooled):
             try:
                 folder = SandboxFolder.open(path)
+                if folder.record.job_id != owner.job_id:
+                    continue
                 seen = folder.state().seen_attempt
             except SandboxGone:  # removed by a sweep just now
                 continue

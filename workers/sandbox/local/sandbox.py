@@ -30,7 +30,7 @@ from workers.sandbox.local.identity import ProcessIdentity
 from workers.sandbox.local.teardown import check_unmounted, end_survivors, survivors
 from workers.sandbox.results import ExecResult, FileEntry
 from workers.sandbox.shell import PtyShell
-from workers.sandbox.spec import SandboxHandle
+from workers.sandbox.spec import SandboxHandle, SandboxOwner
 
 log = structlog.get_logger(__name__)
 
@@ -183,6 +183,23 @@ class LocalSandbox:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if not self._closed:
             await (self.stop() if kind is None else self.kill())
+
+    @property
+    def folder(self) -> SandboxFolder:
+        """What it is on disk."""
+        return self._folder
+
+    @property
+    def ending(self) -> asyncio.Task[None] | None:
+        """Its end, once it was ordered."""
+        return self._ending
+
+    async def hand_over(self, owner: SandboxOwner) -> None:
+        """Belongs to that attempt from now on; the attachment goes on as it is."""
+        self.check_open()
+        await asyncio.to_thread(self._folder.give, owner)
+        self._attempt = owner.attempt
+        self.check_open()
 
     # -- for this package -----------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,15 @@ from pathlib import Path
 from workers.sandbox.errors import SandboxError, SandboxGone, SandboxLeak
 from workers.sandbox.local.environment import MARK
 from workers.sandbox.local.folder import NEW_PREFIX, TRASH_PREFIX, SandboxFolder, remove_tree, sandbox_paths
-from workers.sandbox.local.identity import ProcessIdentity, machine_boot, marked_processes, recorded_processes, send_signal, wait_ended
+from workers.sandbox.local.identity import (
+    ProcessIdentity,
+    identify,
+    machine_boot,
+    marked_processes,
+    recorded_processes,
+    send_signal,
+    wait_ended,
+)
 from workers.sandbox.spec import SandboxOwner
 
 HOLDER_GRACE_S = 3.0
@@ -101,6 +109,28 @@ def mounts_below(path: Path) -> tuple[str, ...]:
     return tuple(point for point in points if point == where or point.startswith(f"{where}/"))
 
 
+def mounted_processes(folder: SandboxFolder) -> list[ProcessIdentity]:
+    """Processes that live among the mounts of a sandbox: it is the name of the folder, which is nobody else's, that is mounted there.
+
+    None of those whose mounts are ours: a mount that shows here says nothing about a process (`check_unmounted` says that it is there).
+    """
+    found: list[ProcessIdentity] = []
+    word = folder.sandbox_id.encode()
+    with contextlib.suppress(OSError):
+        ours = os.readlink("/proc/self/ns/mnt")
+        if word in Path("/proc/self/mountinfo").read_bytes():
+            return []
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                with contextlib.suppress(OSError):  # it has ended, or is another user's
+                    place = f"/proc/{name}"
+                    if os.stat(place).st_uid not in (os.geteuid(), 0) or os.readlink(f"{place}/ns/mnt") == ours:
+                        continue
+                    if word in Path(f"{place}/mountinfo").read_bytes() and (process := identify(int(name))):
+                        found.append(process)
+    return found
+
+
 def end_survivors(folder: SandboxFolder) -> None:
     """Kills what a holder left when it was killed itself; returns when nothing is left. Blocks.
 
@@ -119,8 +149,9 @@ def end_survivors(folder: SandboxFolder) -> None:
 
 
 def survivors(folder: SandboxFolder) -> list[ProcessIdentity]:
-    """What still runs of a sandbox whose holder has ended: by its mark, and by the holder's records. Blocks."""
+    """What still runs of a sandbox whose holder has ended: by its mark, by its mounts, and by the holder's records. Blocks."""
     found = dict.fromkeys(marked_processes(MARK, folder.sandbox_id))
+    found.update(dict.fromkeys(mounted_processes(folder)))
     if folder.record.machine_boot == machine_boot():
         with contextlib.suppress(OSError):
             lines = folder.children_file.read_text(encoding="ascii", errors="replace").splitlines()
@@ -152,13 +183,14 @@ def _sweep(scratch_dir: Path, is_live: Callable[[SandboxOwner], bool]) -> SweepR
             removed.append(path.name)
         except SandboxError as error:
             failed.append(error)
-    _remove_nameless(scratch_dir)
+    remove_nameless(scratch_dir)
     return SweepReport(live=live, removed=tuple(removed), failed=tuple(failed))
 
 
-def _remove_nameless(scratch_dir: Path) -> None:
+def remove_nameless(scratch_dir: Path, *, older_s: float = HALF_MADE_S) -> None:
+    """Deletes what has lost its name, and what has had none for `older_s` seconds. Blocks."""
     for path in scratch_dir.glob(".*"):
         with contextlib.suppress(FileNotFoundError):
-            old = time.time() - path.lstat().st_mtime > HALF_MADE_S
+            old = time.time() - path.lstat().st_mtime > older_s
             if path.name.startswith(TRASH_PREFIX) or (path.name.startswith(NEW_PREFIX) and old):
                 remove_tree(path)

@@ -39,7 +39,7 @@ class HousekeepingSettings(BaseModel):
 
     redis_url: str = ""
     """A standalone Redis, by address; empty = the queue's own."""
-    name: str = Field(default=QUEUE, pattern=r"^[a-z][a-z0-9_-]{0,31}$")
+    queue: str = Field(default=QUEUE, pattern=r"^[a-z][a-z0-9_-]{0,31}$")
     """Which of several queues; a worker works one."""
 
     @classmethod
@@ -71,7 +71,7 @@ class HousekeepingQueue:
 
     def __init__(self, settings: HousekeepingSettings, queue: QueueSettings) -> None:
         password = queue.password
-        self.name = settings.name
+        self.name = settings.queue
         self.prefix = f"{queue.namespace}:hk"
         self._client = Redis.from_url(
             settings.redis_url or queue.redis_url,

@@ -89,26 +89,32 @@ def pull_many(
         while running:
             try:
                 done, _ = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    _note(report, running[future], future, stop.is_set(), progress)
+                    del running[future]
             except KeyboardInterrupt:
                 stop.set()
-                continue
-            for future in done:
-                _note(report, running.pop(future), future, progress)
+            except BaseException:
+                stop.set()  # else the threads would go on to their end first
+                raise
     return report
 
 
-def _note(report: PullReport, name: str, future: Future[NameRecord | None], progress: Progress) -> None:
+def _note(report: PullReport, name: str, future: Future[NameRecord | None], is_stopped: bool, progress: Progress) -> None:
     try:
         record = future.result()
     except ImageInterrupted:
         report.interrupted.append(name)
     except RollstreamError as error:
+        if is_stopped:  # its program was ended for that
+            report.interrupted.append(name)
+            return
         report.failed[name] = str(error)
         progress(name, f"failed: {error}")
     else:
         if record is None:
             report.present.append(name)
             progress(name, "is there")
-        else:
+        elif record not in report.pulled:  # noted once, also when an interruption came between
             report.pulled.append(record)
             progress(name, f"is ready: {record.digest[:12]}")

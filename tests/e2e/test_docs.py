@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 from typer._click.exceptions import UsageError
 
 from ops.cli.app import app
+from ops.housekeeping_queue import HousekeepingSettings
 from ops.launcher import checks
 from ops.llm_server.settings import VllmSettings
 from pipeline.codec import encode
@@ -49,6 +50,7 @@ from tests.e2e.documents import (
     shown_commands,
 )
 from trainer_client import JobRequest, StepRequest, connect
+from workers.sandbox.images import ImageSettings
 from workers.settings import WorkerSettings
 
 REFERENCE = ROOT / "docs/reference"
@@ -239,6 +241,8 @@ def shown_default(value: object) -> str:
         ("The queue", QueueSettings, {}),
         ("A worker", WorkerSettings, {"stage": "*required*", "node": "*host*"}),
         ("A vLLM server", VllmSettings, {}),
+        ("Images", ImageSettings, {}),
+        ("The housekeeping queue", HousekeepingSettings, {}),
     ],
 )
 def test_the_page_of_settings_agrees_with_the_models(heading: str, model: type[BaseModel], own_words: dict[str, str]) -> None:
@@ -257,6 +261,8 @@ def test_each_variable_of_the_environment_is_explained_and_exists() -> None:
         f"ROLLSTREAM_WORKER_{name.upper()}" for name in WorkerSettings.model_fields
     }
     built |= {f"ROLLSTREAM_VLLM_{name.upper()}" for name in VllmSettings.model_fields}
+    built |= {f"ROLLSTREAM_IMAGE_{name.upper()}" for name in ImageSettings.model_fields}
+    built |= {f"ROLLSTREAM_HOUSEKEEPING_{name.upper()}" for name in HousekeepingSettings.model_fields}
     in_sources = set(re.findall(r"ROLLSTREAM_[A-Z0-9_]*[A-Z0-9]\b", sources(*PACKAGES, "tests/contract", "tests/integration"))) | built
     in_sources |= set(
         re.findall(r"ROLLSTREAM_[A-Z_]*[A-Z]\b", (ROOT / "tests/conftest.py").read_text() + (ROOT / "ops/launch").read_text())

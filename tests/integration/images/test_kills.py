@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from pipeline.testing import wait_until
+from tests.e2e.conftest import ROOT
 from tests.image_files import a_sif, a_simple_archive
-from tests.integration.images.conftest import Run, leftovers
+from tests.integration.images.conftest import Run, leftovers, store_environment
 from workers.sandbox.images import ImageStore
 
 
@@ -62,6 +67,33 @@ def test_a_removal_killed_at_a_step_leaves_a_whole_image_or_none(image: Run, sto
         assert (lease.root / "bin/hello").read_bytes() == b"hello"
     assert image("prune").returncode == 0
     assert leftovers(store) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+async def test_no_program_outlives_the_command_that_ran_it(store: ImageStore, tmp_path: Path, number: signal.Signals) -> None:
+    """Apptainer has children of its own, which would go on writing into the shared store."""
+    pids, program = tmp_path / "pids", tmp_path / "apptainer"
+    program.write_text(f'#!/bin/sh\nsleep 300 & echo $$ $! > "{pids}.new"; mv "{pids}.new" "{pids}"; wait\n')
+    program.chmod(0o755)
+    command = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "ops.cli", "image", "pull", "docker://x"),
+        cwd=ROOT,
+        env=store_environment(store, ROLLSTREAM_IMAGE_APPTAINER=str(program)),
+        stderr=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    await wait_until(pids.exists, "the program ran", timeout_s=30)
+    started = [int(pid) for pid in pids.read_text().split()]
+
+    command.send_signal(number)
+
+    code = await asyncio.wait_for(command.wait(), 30)
+    assert code == {signal.SIGINT: 130}.get(number, -number)
+    await wait_until(
+        lambda: not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in started), "both ended", timeout_s=20
+    )
+    if number == signal.SIGINT:
+        assert leftovers(store) == []
 
 
 def test_a_lease_ends_with_its_process(image: Run, store: ImageStore, tmp_path: Path) -> None:

@@ -1,11 +1,17 @@
-"""Runs a program of the node to its end, and leaves nothing of it behind."""
+"""Runs a program of the node to its end, and leaves nothing of it behind, also when this process is killed.
+
+Between us and the program stands a guard: it leads the program's group, holds the end of a pipe of ours, and kills the group when that
+closes.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -17,6 +23,13 @@ from workers.sandbox.images.locks import Say, say_nothing
 _KEPT_LINES = 12
 _STOP_S = 10.0
 _LOOK_S = 0.1
+_GUARD = """
+import os, signal, subprocess, sys, threading
+child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+threading.Thread(target=lambda: (os.read(0, 1), os.killpg(0, signal.SIGKILL)), daemon=True).start()
+code = child.wait()
+os._exit(code if code >= 0 else 128 - code)
+"""
 
 
 class ProgramFailed(Exception):
@@ -48,10 +61,12 @@ def run_program(
         ProgramFailed: it cannot be run, ended with an error, was stopped, or took too long.
     """
     name = os.path.basename(argv[0])
+    if shutil.which(argv[0]) is None:
+        raise ProgramFailed(f"{argv[0]} cannot be run: it is not there, or no program")
     try:
         process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-I", "-S", "-c", _GUARD, *argv],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environ,
@@ -72,7 +87,9 @@ def run_program(
         with contextlib.suppress(ProcessLookupError):  # what it left behind in its group would keep the pipe open
             os.killpg(process.pid, signal.SIGKILL)
         reader.join(_STOP_S)
+        assert process.stdin is not None
         assert process.stdout is not None
+        process.stdin.close()
         process.stdout.close()
     said = tuple(last)
     if why:

@@ -107,18 +107,19 @@ class ApptainerBackend:
         return ""
 
     def command(self, place: Place, spec: SandboxSpec, image: Path | None, pid1: Sequence[str]) -> Walls | None:
+        for path in (place.folder, place.given, place.sockets):
+            if found := _UNUSABLE.search(str(path)):
+                raise SandboxStartError(self.name, f"Apptainer cannot be given the path {path}: it holds {found[0]!r}", retryable=False)
         node = self._node_root if image is None else None
         root = node.skeleton(place.folder / "root") if node is not None else image
         mounts = [
             (place.temporary, "/tmp", ""),
             (place.var_temporary, "/var/tmp", ""),
+            (place.make_shared_memory(), "/dev/shm", ""),
             (place.given, GIVEN_INSIDE, ":ro"),
             (place.sockets, SOCKETS_INSIDE, ""),
             *((folder, str(folder), ":ro") for folder in (node.folders if node is not None else ())),
         ]
-        for path in (place.folder, *(outside for outside, _, _ in mounts)):
-            if found := _UNUSABLE.search(str(path)):
-                raise SandboxStartError(self.name, f"Apptainer cannot be given the path {path}: it holds {found[0]!r}", retryable=False)
         argv: list[str | Path] = [self._program, "--quiet"]
         if self._own_configuration:
             argv += ["--config", _write_configuration(place.folder)]

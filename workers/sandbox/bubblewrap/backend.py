@@ -50,7 +50,7 @@ class BubblewrapBackend:
         argv += ["--hostname", HOST_NAME, "--overlay-src", str(lower), "--overlay", place.upper, place.work, "/"]
         for folder in node.folders if node is not None else ():
             argv += ["--ro-bind", folder, folder]
-        argv += ["--proc", "/proc", "--dev", "/dev"]
+        argv += ["--proc", "/proc", "--dev", "/dev", "--bind", place.make_shared_memory(), "/dev/shm", "--remount-ro", "/dev"]
         argv += ["--bind", place.temporary, "/tmp", "--bind", place.var_temporary, "/var/tmp"]
         argv += ["--ro-bind", place.given, GIVEN_INSIDE, "--bind", place.sockets, SOCKETS_INSIDE]
         argv += ["--chdir", "/", "--clearenv"]

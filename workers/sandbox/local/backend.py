@@ -48,6 +48,12 @@ class Place:
     def var_temporary(self) -> Path:
         return self.folder / "var-tmp"
 
+    def make_shared_memory(self) -> Path:
+        """Its /dev/shm, a folder too, made by the backend: in memory it could grow to half of the node's, in no process's count."""
+        folder = self.folder / "shm"
+        folder.mkdir(mode=0o755, exist_ok=True)
+        return folder
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walls:

@@ -20,9 +20,10 @@ from ops.child_processes import log_tail
 from pipeline.errors import InvalidRequest, RollstreamError
 from pipeline.folders import Folders, make_folder
 from pipeline.process import PARENT_FD, Shutdown
+from pipeline.settings import QueueSettings
 from workers.sandbox.base import Probe
+from workers.sandbox.choice import choose_backend
 from workers.sandbox.local.backend import Backend
-from workers.sandbox.process import ProcessBackend
 from workers.sandbox.service.link import Link, ServiceNotThere
 from workers.sandbox.service.serving import serve_sandboxes
 from workers.sandbox.service.settings import SandboxSettings
@@ -50,28 +51,31 @@ class Chosen:
     probe: Probe
 
 
-async def choose(settings: SandboxSettings) -> Chosen:
+async def choose(settings: SandboxSettings, config: Path | None = None) -> Chosen:
     """The backend that the settings ask for, tried.
 
     Raises:
         InvalidRequest: it is none, or does not work here; says what to do.
     """
-    if settings.backend != "process":
-        raise InvalidRequest(
-            f"no sandbox backend {settings.backend!r} works here; for code that you trust, name the one without walls: "
-            "ROLLSTREAM_SANDBOX_BACKEND=process",
-            field="sandbox.backend",
-        )
-    backend = ProcessBackend(accept_untrusted=settings.accept_untrusted)
-    return Chosen(backend=backend, probe=Probe(backend=backend.name, works=True, isolation=backend.isolation, why=""))
+    queue = QueueSettings.load(config)
+    choice = await choose_backend(
+        settings.backend,
+        scratch_dir=settings.scratch,
+        run_dir=settings.run,
+        accept_untrusted=settings.accept_untrusted,
+        redis_url=queue.redis_url,
+    )
+    if choice.backend is None:
+        raise InvalidRequest(choice.why_none(), field="sandbox.backend")
+    return Chosen(backend=choice.backend, probe=choice.probes[choice.backend.name])
 
 
-async def run_service(settings: SandboxSettings, *, while_used_s: float | None = None) -> int:
+async def run_service(settings: SandboxSettings, *, config: Path | None = None, while_used_s: float | None = None) -> int:
     """The service of this node, from start to clean end; returns its exit code."""
     shutdown = Shutdown()
     shutdown.on_signals()
     shutdown.on_parent_exit()
-    chosen = await choose(settings)
+    chosen = await choose(settings, config)
     await serve_sandboxes(
         settings,
         chosen.backend,

@@ -44,7 +44,7 @@ def serve(
     configure_logs(as_json=log_json, level=log_level)
     settings = SandboxSettings.load(config, backend=backend, node=node, run_dir=run_dir, scratch_dir=scratch_dir, grace_s=grace_s)
     try:
-        code = run_process(run_service(settings, while_used_s=LINGER_S if while_used else None))
+        code = run_process(run_service(settings, config=config, while_used_s=LINGER_S if while_used else None))
     except AlreadyServed as error:
         typer.echo(f"rollstream: {error}", err=True)
         raise typer.Exit(EXIT_ALREADY_SERVED) from error

@@ -153,7 +153,9 @@ class NodeStore:
             new = self.folder / f"{_NEW}{digest}"
             remove_tree(new)
             if (self.folder / digest).exists():  # a name without a meta.json: nothing that this store made complete
-                self._discard(digest)
+                trash = self._condemn(digest)
+                if trash is not None:
+                    remove_tree(trash)
             try:
                 with self._troubles(name):
                     record = self._fill(new, TreeRecord(digest=digest, kind=kind, source=source, tree="", size_bytes=0, entries=0), fill)
@@ -215,12 +217,15 @@ class NodeStore:
     def remove(self, digest: str) -> bool:
         """Removes an image that nobody leases and nobody makes; False when somebody does. Gone already counts as removed."""
         with exclusive_if_free(self._lock(digest)) as is_ours:
-            is_removed = is_ours and self._discard(digest)
-            if is_removed:
-                self._lock(digest).unlink(missing_ok=True)
-            return is_removed
+            trash = self._condemn(digest) if is_ours else None
+            if trash is None:
+                return False
+            self._lock(digest).unlink(missing_ok=True)
+        remove_tree(trash)  # seconds for a large tree, for which nobody has to wait: it has lost its name
+        return True
 
-    def _discard(self, digest: str) -> bool:
+    def _condemn(self, digest: str) -> Path | None:
+        """Takes the name from an image that nobody leases; answers where it is now."""
         path = self.folder / digest
         trash = self.folder / f"{_TRASH}{digest}-{secrets.token_hex(4)}"
         try:
@@ -232,7 +237,7 @@ class NodeStore:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    return False
+                    return None
             failpoint("image_condemned")
             with contextlib.suppress(FileNotFoundError):
                 path.rename(trash)
@@ -240,8 +245,7 @@ class NodeStore:
             if descriptor >= 0:
                 os.close(descriptor)
         failpoint("image_trashed")
-        remove_tree(trash)
-        return True
+        return trash
 
     def sweep(self) -> int:
         """Removes what dead processes left half made or half removed; how many folders that were."""

@@ -223,11 +223,11 @@ class SandboxFolder:
     # -- state and lease ----------------------------------------------------------------------------------------------------------
 
     def state(self) -> FolderState:
-        with self._locked():
+        with self.held():
             return self._read_state()
 
     def change_state(self, **changes: Any) -> None:
-        with self._locked():
+        with self.held():
             self._write_state(replace(self._read_state(), **changes))
 
     def claim(self, owner: SandboxOwner, token: str) -> int:
@@ -240,7 +240,7 @@ class SandboxFolder:
             raise SandboxRefused(self.sandbox_id, f"it belongs to job {self.record.job_id}, not {owner.job_id}")
         if not hmac.compare_digest(hashlib.sha256(token.encode()).hexdigest(), self.record.token_sha256):
             raise SandboxRefused(self.sandbox_id, "wrong token")
-        with self._locked():
+        with self.held():
             state = self._read_state()
             if owner.attempt < state.seen_attempt:
                 raise StaleAttempt(self.sandbox_id, owner.attempt, state.seen_attempt)
@@ -265,7 +265,7 @@ class SandboxFolder:
         Raises:
             SandboxGone: it was removed.
         """
-        with self._locked():  # as `claim`, which must not find the lease taken by this look
+        with self.held():  # as `claim`, which must not find the lease taken by this look
             state = self._read_state()
             if not state.ended and not state.changed_by:
                 return False
@@ -284,7 +284,7 @@ class SandboxFolder:
         Raises:
             SandboxGone: it was ended meanwhile.
         """
-        with self._locked():
+        with self.held():
             state = self._read_state()
             if state.ended:
                 raise SandboxGone(self.sandbox_id, "it was stopped")
@@ -295,7 +295,7 @@ class SandboxFolder:
 
     def record_holder(self, holder: ProcessIdentity) -> None:
         """Writes down who holds the lease; refused when the sandbox was stopped since it was claimed."""
-        with self._locked():
+        with self.held():
             state = self._read_state()
             if state.ended:
                 raise SandboxGone(self.sandbox_id, "it was stopped")
@@ -312,7 +312,8 @@ class SandboxFolder:
         remove_tree(self.run)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
+        """Whoever changes or asks for the state, or claims the lease, waits."""
         try:
             lock = os.open(self.path / "lock", os.O_RDWR)
         except FileNotFoundError:

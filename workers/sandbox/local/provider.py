@@ -107,14 +107,7 @@ class LocalSandboxes:
             SandboxGone: it has ended, or its image's name means something else by now.
             StaleAttempt: as from `start`.
         """
-        await asyncio.to_thread(self._end_earlier, owner)
-        spec, digest = await asyncio.to_thread(sandbox.folder.wishes)
-        image = await self._lease_image(spec)
-        if image is not None:
-            now = image.digest
-            image.close()
-            if now != digest:
-                raise SandboxGone(sandbox.handle.sandbox_id, f"image {spec.image!r} has another content by now")
+        await asyncio.to_thread(self._before_hand_over, sandbox.folder, owner)
         await sandbox.hand_over(owner)
 
     async def probe(self) -> Probe:
@@ -251,6 +244,14 @@ class LocalSandboxes:
             sandbox.ending.add_done_callback(lambda _: self._attached.discard(sandbox))
 
     # -- blocking ---------------------------------------------------------------------------------------------------------------------
+
+    def _before_hand_over(self, folder: SandboxFolder, owner: SandboxOwner) -> None:
+        self._end_earlier(owner)
+        spec, digest = folder.wishes()
+        if spec.image and self._images is not None:
+            with self._images.lease(spec.image) as image:
+                if image.digest != digest:
+                    raise SandboxGone(folder.sandbox_id, f"image {spec.image!r} has another content by now")
 
     def _end_earlier(self, owner: SandboxOwner) -> None:
         if owner.job_id == POOL_JOB:  # one of many that are kept ready is no earlier attempt of another

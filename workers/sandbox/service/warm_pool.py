@@ -56,7 +56,9 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ready:
+class Ready:
+    """One that nobody has used."""
+
     sandbox: LocalSandbox
     made_s: float
     gone: asyncio.Future[str]
@@ -81,7 +83,7 @@ class WarmPool:
         self._has_room = has_room
         self._clock = clock
         self._specs: OrderedDict[str, SandboxSpec] = OrderedDict()
-        self._shelf: dict[str, deque[_Ready]] = {}
+        self._shelf: dict[str, deque[Ready]] = {}
         self._failed_s: dict[str, float] = {}
         self._changed = asyncio.Event()
         self._closed = False
@@ -91,6 +93,10 @@ class WarmPool:
     def ready(self) -> int:
         """How many stand ready."""
         return sum(map(len, self._shelf.values()))
+
+    def on_shelf(self, spec: SandboxSpec) -> tuple[Ready, ...]:
+        """Those of one spec, the next to be handed out first."""
+        return tuple(self._shelf.get(key_of(spec), ()))
 
     async def take(self, spec: SandboxSpec, owner: SandboxOwner) -> LocalSandbox | None:
         """One that is ready, alive, and belongs to `owner` by now; None when there is none. The spec is remembered.
@@ -124,7 +130,7 @@ class WarmPool:
         """Keeps it filled until it is cancelled."""
         while True:
             self._changed.clear()
-            await self._tidy()
+            await self.tidy()
             key = next(self._wanting(), None)
             if key is not None and await asyncio.to_thread(self._has_room):
                 await self._fill(key)
@@ -144,9 +150,7 @@ class WarmPool:
                 self._end(shelf.popleft())
         await asyncio.gather(*self._ending)
 
-    # -- steps ---------------------------------------------------------------------------------------------------------------------------
-
-    async def _tidy(self) -> None:
+    async def tidy(self) -> None:
         """Ends what is too old, has died, or is ready for what nobody asks for any more; all, when the node needs the room."""
         room = not self.ready or await asyncio.to_thread(self._has_room)
         for key, shelf in list(self._shelf.items()):
@@ -157,6 +161,8 @@ class WarmPool:
                     self._end(each)
             if not kept:
                 del self._shelf[key]
+
+    # -- steps ---------------------------------------------------------------------------------------------------------------------------
 
     def _wanting(self) -> Iterator[str]:
         """Specs of which one more is wanted, the latest first."""
@@ -179,7 +185,7 @@ class WarmPool:
             log.warning("warm_sandbox_not_made", error=str(error))
             self._failed_s[key] = self._clock()
             return
-        made = _Ready(sandbox, self._clock(), asyncio.ensure_future(sandbox.wait_gone()))
+        made = Ready(sandbox, self._clock(), asyncio.ensure_future(sandbox.wait_gone()))
         made.gone.add_done_callback(lambda _: self._changed.set())
         try:
             alive = await self._answers(made, FIRST_ANSWER_S)
@@ -193,7 +199,7 @@ class WarmPool:
             self._failed_s.pop(key, None)
             self._shelf.setdefault(key, deque()).append(made)
 
-    async def _answers(self, found: _Ready, limit_s: float = PING_S) -> bool:
+    async def _answers(self, found: Ready, limit_s: float = PING_S) -> bool:
         """Whether its shell runs a command: so holder, walls and PID 1 do."""
         try:
             async with asyncio.timeout(limit_s):
@@ -202,10 +208,10 @@ class WarmPool:
             log.warning("warm_sandbox_dead", error=str(error))
             return False
 
-    def _is_old(self, found: _Ready) -> bool:
+    def _is_old(self, found: Ready) -> bool:
         return self._clock() - found.made_s > self._ttl_s
 
-    def _end(self, found: _Ready) -> None:
+    def _end(self, found: Ready) -> None:
         ending = asyncio.get_running_loop().create_task(_kill(found.sandbox), name="end a warm sandbox")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)

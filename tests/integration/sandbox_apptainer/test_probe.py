@@ -21,6 +21,9 @@ PROGRAM = (
 )
 
 
+tried_by_a_user = pytest.mark.skipif(os.geteuid() == 0, reason="root is refused before anything is tried")
+
+
 def why_on(node: list[str], scratch: Path, program: Path) -> str:
     """What the probe says on a node that a command makes."""
     command = [*node, sys.executable, "-c", PROGRAM, str(scratch), str(program)]
@@ -73,6 +76,7 @@ def test_a_node_that_covers_parts_of_proc_is_named(place: Path, program: Path) -
     assert "Parts of /proc are covered" in why
 
 
+@tried_by_a_user
 def test_of_a_setuid_installation_it_is_said_that_its_containers_cannot_be_entered(place: Path) -> None:
     refusal = "FATAL: Failed to create user namespace: permission denied"
     setuid = a_program(place / "apptainer", suid=1, refusal=refusal)
@@ -88,6 +92,7 @@ def test_of_a_setuid_installation_it_is_said_that_its_containers_cannot_be_enter
     assert (is_setuid(setuid), is_setuid(plain)) == (True, False)
 
 
+@tried_by_a_user
 def test_one_that_does_not_run_and_one_that_is_not_there(place: Path) -> None:
     broken = place / "apptainer"
     broken.write_text("#!/no/such/interpreter\n")

@@ -39,6 +39,11 @@ def store_environment(store: ImageStore, **more: str) -> dict[str, str]:
 @pytest.fixture
 def image(store: ImageStore) -> Run:
     """Runs `rollstream image WORDS` on the store, in a process of its own."""
+    return command_on(store)
+
+
+def command_on(store: ImageStore) -> Run:
+    """What runs `rollstream image WORDS` on a store."""
 
     def run(*words: str, program: tuple[str, ...] = (), **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.image_files import a_file, a_layer, a_layout, an_archive
-from tests.integration.images.conftest import Run, leftovers
+from tests.integration.images.conftest import command_on, leftovers
 from tests.integration.sandbox_images.conftest import REQUIRED
+from workers.sandbox import ImageMissing, SandboxOwner, SandboxSpec
 from workers.sandbox.choice import choose_backend
 from workers.sandbox.images import ImageSettings, ImageStore
+from workers.sandbox.local import LocalSandboxes
 
 pytestmark = pytest.mark.skipif(os.geteuid() == 0, reason="sandboxes with walls refuse root")
 
@@ -22,46 +24,68 @@ pytestmark = pytest.mark.skipif(os.geteuid() == 0, reason="sandboxes with walls 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("backend", ["bubblewrap", "apptainer"])
 def test_a_script_changes_what_a_sandbox_of_its_base_shows_and_nothing_of_the_base(
-    image: Run, store: ImageStore, tmp_path: Path, system: Path, short: Path, backend: str
+    based: ImageStore, tmp_path: Path, short: Path, backend: str
 ) -> None:
     choice = asyncio.run(choose_backend(backend, scratch_dir=tmp_path / "scratch", run_dir=short))
     if choice.backend is None:
         (pytest.fail if backend in REQUIRED else pytest.skip)(choice.why_none())
-    store.pull("base", f"folder:{system}")
     # this Apptainer's overlays cannot remove a folder of the image (EIO): it mounts them without `userxattr`
     replaced = "rm -r /usr/share/doc; mkdir /usr/share/doc; echo 1 > /usr/share/doc/new" if backend == "bubblewrap" else "true"
     script = f"echo built > /etc/built; chmod 600 /etc/built; rm /etc/debian_version; {replaced}; echo $A; test ! -e /proc/1/root/work"
-    (tmp_path / "t.toml").write_text(f'base = "base"\nenv = {{ A = "said" }}\n[version]\nrun = "{script}"\n')
+    (tmp_path / "t.toml").write_text(f'name = "{backend}"\nbase = "base"\nenv = {{ A = "said" }}\n[version]\nrun = "{script}"\n')
 
-    done = image("build", str(tmp_path / "t.toml"), "--backend", backend)
+    done = command_on(based)("build", str(tmp_path / "t.toml"), "--backend", backend, "--refresh", ROLLSTREAM_IMAGE_BUDGET_GIB="20")
 
     assert done.returncode == 0, done.stderr
     assert "said" in done.stderr
-    with store.lease("t") as lease, store.lease("base") as base:
+    with based.lease(backend) as lease, based.lease("base") as base:
         assert (lease.root / "etc/built").read_text() == "built\n"
         assert stat.S_IMODE((lease.root / "etc/built").stat().st_mode) == 0o600
         assert not (lease.root / "etc/debian_version").exists()
         assert (base.root / "etc/debian_version").exists()
         assert backend != "bubblewrap" or [path.name for path in (lease.root / "usr/share/doc").iterdir()] == ["new"]
         assert stat.S_IMODE((lease.root / "tmp").stat().st_mode) == stat.S_IMODE((base.root / "tmp").stat().st_mode)
-    assert [wrong for _, wrong in store.damages() if wrong] == []
-    assert leftovers(store) == []
+    assert [wrong for _, wrong in based.damages() if wrong] == []
+    assert leftovers(based) == []
 
 
 @pytest.mark.timeout(120)
-def test_a_script_that_fails_is_told_with_what_it_printed(image: Run, store: ImageStore, tmp_path: Path, system: Path, short: Path) -> None:
+def test_a_script_that_fails_is_told_with_what_it_printed(based: ImageStore, tmp_path: Path, short: Path) -> None:
     choice = asyncio.run(choose_backend("auto", scratch_dir=tmp_path / "scratch", run_dir=short))
     if choice.backend is None:
         pytest.skip(choice.why_none())
-    store.pull("base", f"folder:{system}")
     (tmp_path / "t.toml").write_text('base = "base"\n[version]\nrun = "echo before; false; echo after"\n')
 
-    done = image("build", str(tmp_path / "t.toml"))
+    done = command_on(based)("build", str(tmp_path / "t.toml"), ROLLSTREAM_IMAGE_BUDGET_GIB="20")
 
     assert done.returncode == 1
     assert "the script ended with 1: before" in done.stderr
     assert "after" not in done.stderr
-    assert leftovers(store) == []
+    assert leftovers(based) == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("backend", ["bubblewrap", "apptainer"])
+async def test_a_sandbox_has_its_image_for_as_long_as_it_lives_and_a_missing_one_fetches_nothing(
+    based: ImageStore, tmp_path: Path, system: Path, short: Path, backend: str
+) -> None:
+    choice = await choose_backend(backend, scratch_dir=tmp_path / "scratch", run_dir=short)
+    if choice.backend is None:
+        (pytest.fail if backend in REQUIRED else pytest.skip)(choice.why_none())
+    record = based.shared.find("base")
+    assert record is not None
+    owner = SandboxOwner(job_id="r.p.0.0", attempt=1, boot_id="b")
+
+    async with LocalSandboxes(choice.backend, scratch_dir=tmp_path / "scratch", run_dir=short, node="n", images=based) as sandboxes:
+        with pytest.raises(ImageMissing, match="rollstream image pull other"):
+            await sandboxes.start(SandboxSpec(image="other"), owner)
+        async with await sandboxes.start(SandboxSpec(image="base"), owner) as sandbox:
+            shown = await sandbox.exec("cat /etc/debian_version; echo mine > /etc/debian_version", timeout_s=20)
+            assert not based.node.remove(record.digest)
+        assert shown.stdout_text == (system / "etc/debian_version").read_text()
+
+    assert based.node.damage(record.digest) == []
+    assert [image.is_leased for image in based.node.images() if image.record.digest == record.digest] == [False]
 
 
 def a_small_tree(folder: Path) -> Path:

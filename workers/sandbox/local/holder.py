@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import ctypes
 import errno
 import fcntl
 import json
@@ -47,163 +46,21 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workers.sandbox.local import entering, keeper
+    from workers.sandbox.local import becoming, descendants, entering, keeper
+    from workers.sandbox.local.descendants import Process
 else:
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import becoming
+    import descendants
     import keeper
+    from descendants import Process
 
     if sys.platform == "linux":
         import entering
     del sys.path[0]
 
-PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
-PF_EXITING = 4
-"""A flag of a process from when it begins to end, long before it is a zombie when it is a PID 1."""
 LINUX = sys.platform == "linux"
-PARKING_FD = 256
-"""Descriptors are moved up here before they are put in their places, so that no place is overwritten before it is read."""
 RESCAN_MAX_S = 0.05
-
-LIMITS = {
-    "cpu_s": resource.RLIMIT_CPU,
-    "memory_bytes": resource.RLIMIT_DATA,
-    "file_bytes": resource.RLIMIT_FSIZE,
-    "open_files": resource.RLIMIT_NOFILE,
-}
-
-_libc = ctypes.CDLL(None, use_errno=True) if LINUX else None
-
-
-def prctl(option: int, value: Any) -> None:
-    if _libc is not None:
-        _libc.prctl(option, value, 0, 0, 0)
-
-
-class Process:
-    """One line of the process table."""
-
-    __slots__ = ("group", "is_exiting", "parent", "pid", "session", "started", "state")
-
-    def __init__(self, pid: int) -> None:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            words = file.read().rpartition(b")")[2].split()
-        self.pid = pid
-        self.state, self.started = words[0], int(words[19])
-        self.is_exiting = bool(int(words[6]) & PF_EXITING)
-        self.parent, self.group, self.session = int(words[1]), int(words[2]), int(words[3])
-
-
-def enter(folder: str) -> None:
-    """Like chdir, with an error that cannot be taken for one about the program."""
-    try:
-        os.chdir(folder)
-    except OSError as error:
-        raise OSError(error.errno, f"folder {folder}: {error.strerror}") from error
-
-
-def namespace_numbers(pid: int | str) -> list[int]:
-    """The numbers of a process in its PID namespaces, outermost (of those we see) first."""
-    with open(f"/proc/{pid}/status", "rb") as file:
-        for line in file:
-            if line.startswith(b"NSpid:"):
-                return list(map(int, line.split()[1:]))
-    return []
-
-
-def find_keeper(launcher: int) -> int:
-    """PID 1 of the sandbox: the innermost descendant that is number 1 where it lives; 0 when there is none."""
-    depth, found = len(namespace_numbers("self")), 0
-    for process in below(launcher, process_table()):
-        with contextlib.suppress(OSError):
-            numbers = namespace_numbers(process.pid)
-            if len(numbers) > depth and numbers[-1] == 1:
-                found = process.pid
-    return found
-
-
-def default_signals() -> None:
-    for number in range(1, signal.NSIG):
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def set_oom_score() -> None:
-    """When memory runs out the sandbox goes first, not the worker."""
-    if LINUX:
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write("1000")
-
-
-def put_in_place(places: Mapping[int, int], error_pipe: int) -> int:
-    """Gives the descriptors the numbers the program is to see them by; returns the error pipe, out of their way."""
-    error_pipe = fcntl.fcntl(error_pipe, fcntl.F_DUPFD_CLOEXEC, PARKING_FD)
-    parked = {place: fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, PARKING_FD) for place, number in places.items()}
-    for place, number in parked.items():
-        os.dup2(number, place, inheritable=True)
-    return error_pipe
-
-
-def tell(error_pipe: int, error: OSError) -> None:
-    os.write(error_pipe, f"{error.errno} {error.strerror}".encode())
-
-
-def hear(error_pipe: int) -> None:
-    """Waits until the child has become the program; raises what kept it from that."""
-    with open(error_pipe, "rb") as pipe:
-        problem = pipe.read()
-    if problem:
-        code, _, text = problem.decode().partition(" ")
-        raise OSError(int(code), text)
-
-
-def become(argv: list[str], env: Mapping[str, str]) -> None:
-    """As `execvpe`, which may import a module of the path it finds: the sandbox's, by now."""
-    if "/" in argv[0]:
-        os.execve(argv[0], argv, env)
-    problem: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    for folder in env.get("PATH", os.defpath).split(":"):
-        try:
-            os.execve(f"{folder or '.'}/{argv[0]}", argv, env)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            problem = error
-    raise problem
-
-
-def process_table() -> list[Process]:
-    table = []
-    for name in os.listdir("/proc") if LINUX else ():
-        if name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):  # it ended while we looked
-                table.append(Process(int(name)))
-    return table
-
-
-def below(root: int, table: list[Process]) -> list[Process]:
-    """All descendants of a process, without itself."""
-    children: dict[int, list[Process]] = {}
-    for process in table:
-        children.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
-    queue = [root]
-    while queue:
-        for child in children.get(queue.pop(), ()):
-            found.append(child)
-            queue.append(child.pid)
-    return found
-
-
-def signal_exactly(process: Process, number: int) -> None:
-    """Signals that very process, not one that got its number since."""
-    with contextlib.suppress(OSError):
-        descriptor = os.pidfd_open(process.pid)
-        try:
-            if Process(process.pid).started == process.started:
-                signal.pidfd_send_signal(descriptor, number)
-        finally:
-            os.close(descriptor)
 
 
 class Walls:
@@ -224,13 +81,13 @@ class Walls:
             return True
         return now.started != self.keeper.started or now.is_exiting
 
-    def inside(self, descendants: list[Process]) -> list[Process]:
+    def inside(self, running: list[Process]) -> list[Process]:
         """Those of our descendants that run behind the walls, the keeper not among them."""
-        depth = len(namespace_numbers("self"))
+        depth = len(descendants.namespace_numbers("self"))
         found = []
-        for process in descendants:
+        for process in running:
             with contextlib.suppress(OSError):
-                if process.pid != self.keeper.pid and len(namespace_numbers(process.pid)) > depth:
+                if process.pid != self.keeper.pid and len(descendants.namespace_numbers(process.pid)) > depth:
                     found.append(process)
         return found
 
@@ -259,8 +116,8 @@ class Holder:
         signal.signal(signal.SIGTERM, self.on_sigterm)
         for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
             signal.signal(ignored, signal.SIG_IGN)
-        prctl(PR_SET_NAME, b"rs-holder")
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        becoming.prctl(becoming.PR_SET_NAME, b"rs-holder")
+        becoming.prctl(becoming.PR_SET_CHILD_SUBREAPER, 1)
         self.worker = -1
         if LINUX:  # beside the socket's end: a process forked from the worker may hold a copy of its side
             with contextlib.suppress(OSError):
@@ -369,15 +226,15 @@ class Holder:
 
         def in_the_child() -> None:
             if follows_parent:
-                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                becoming.prctl(becoming.PR_SET_PDEATHSIG, signal.SIGKILL)
                 if os.getppid() != parent:
                     os._exit(125)
-                set_oom_score()
-            default_signals()
+                becoming.set_oom_score()
+            becoming.default_signals()
             os.umask(0o022)
             limits = request["limits"]
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            for name, kind in LIMITS.items():
+            for name, kind in becoming.LIMITS.items():
                 hard = resource.getrlimit(kind)[1]
                 wanted = limits[name] if hard == resource.RLIM_INFINITY else min(limits[name], hard)
                 with contextlib.suppress(OSError, ValueError):  # macOS refuses some
@@ -401,17 +258,17 @@ class Holder:
         if pid == 0:
             try:
                 os.setsid()
-                enter(cwd)
-                error_write = put_in_place(places, error_write)
+                becoming.enter(cwd)
+                error_write = becoming.put_in_place(places, error_write)
                 prepare()
                 os.execvpe(argv[0], argv, env)
             except OSError as error:
-                tell(error_write, error)
+                becoming.tell(error_write, error)
             finally:
                 os._exit(126)
         os.close(error_write)
         try:
-            hear(error_read)
+            becoming.hear(error_read)
         except OSError:
             os.waitpid(pid, 0)
             raise
@@ -434,7 +291,7 @@ class Holder:
             prepare = self.prepare(request)
 
             def in_the_child() -> None:
-                enter(request["cwd"])
+                becoming.enter(request["cwd"])
                 prepare()
                 for place in places:
                     os.set_inheritable(place, True)
@@ -477,10 +334,10 @@ class Holder:
         parent = os.getpid()
 
         def prepare() -> None:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            becoming.prctl(becoming.PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(125)
-            default_signals()
+            becoming.default_signals()
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
         try:
@@ -490,12 +347,13 @@ class Holder:
             os.close(theirs_ready)
             theirs_ready = -1
             problem = self.wait_ready(ready, launcher, request["timeout_s"])
-            pid = find_keeper(launcher) if not problem else 0
+            pid = descendants.find_keeper(launcher) if not problem else 0
             if not pid:
                 said_text = os.pread(said, 4000, max(0, os.fstat(said).st_size - 4000)).decode("utf-8", "replace").strip()
                 raise OSError(errno.EIO, f"{problem or 'no PID 1 below it'}" + (f": {said_text}" if said_text else ""))
             self.walls = Walls(launcher, pid, hold, bytes.fromhex(request["seccomp"]))
-            for helper in below(launcher, process_table()):  # daemons of FUSE: they outlive the command, and carry no mark
+            # daemons of FUSE: they outlive the command, and carry no mark
+            for helper in descendants.below(launcher, descendants.process_table()):
                 if helper.pid != pid:
                     self.record(helper.pid)
         finally:
@@ -551,7 +409,7 @@ class Holder:
         between = os.fork()
         if between == 0:
             try:
-                set_oom_score()
+                becoming.set_oom_score()
                 entering.hide()
                 entering.forbid_imports()
                 walls.namespaces.join()
@@ -564,13 +422,13 @@ class Holder:
                 if terminal >= 0:
                     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
                     places = {0: terminal, 1: terminal, 2: terminal, **places}
-                error_write = put_in_place(places, error_write)
-                enter(request["cwd"])
+                error_write = becoming.put_in_place(places, error_write)
+                becoming.enter(request["cwd"])
                 prepare()
                 entering.drop_privileges(walls.seccomp)
-                become(request["argv"], request["env"])
+                becoming.become(request["argv"], request["env"])
             except OSError as error:
-                tell(error_write, error)
+                becoming.tell(error_write, error)
             finally:
                 os._exit(126)
         os.close(error_write)
@@ -579,7 +437,7 @@ class Holder:
         with open(number_read, "rb") as pipe:
             pid = int(pipe.read() or b"0")
         try:
-            hear(error_read)
+            becoming.hear(error_read)
         except OSError:
             if pid:
                 os.waitpid(pid, 0)
@@ -637,9 +495,9 @@ class Holder:
         if scope == "tree":
             self.kill_tree(pid, number)
         elif scope == "others":
-            for process in process_table():
+            for process in descendants.process_table():
                 if process.group == pid and process.pid != pid:
-                    signal_exactly(process, number)
+                    descendants.signal_exactly(process, number)
         elif pid in self.children:  # not reaped yet, so the number is still its own
             with contextlib.suppress(OSError):
                 os.killpg(pid, number)
@@ -653,9 +511,9 @@ class Holder:
         known = {root}
         pause = 0.001
         for _ in range(20):
-            table = process_table()
-            mine = [process for process in below(self.pid, table) if process.session == root or process.pid in known]
-            mine += [process for process in below(root, table) if process not in mine]
+            table = descendants.process_table()
+            mine = [process for process in descendants.below(self.pid, table) if process.session == root or process.pid in known]
+            mine += [process for process in descendants.below(root, table) if process not in mine]
             alive = [process for process in mine if process.state not in (b"Z", b"X")]
             if not alive:
                 break
@@ -675,18 +533,18 @@ class Holder:
             with contextlib.suppress(OSError):
                 os.killpg(group, number)
         for process in processes:
-            signal_exactly(process, number)
+            descendants.signal_exactly(process, number)
 
     def end_everything(self, grace_s: float) -> None:
         """Returns when not one descendant is left. There is no giving up: a lease that is free must mean what it says."""
         if grace_s > 0:
             self.ask_to_end(grace_s)
         if self.walls is not None:
-            signal_exactly(self.walls.keeper, signal.SIGKILL)  # and the kernel ends all of its PID namespace with it
+            descendants.signal_exactly(self.walls.keeper, signal.SIGKILL)  # and the kernel ends all of its PID namespace with it
         pause = 0.001
         while self.reap():
             if LINUX:
-                self.kill_all_of(below(self.pid, process_table()), signal.SIGKILL)
+                self.kill_all_of(descendants.below(self.pid, descendants.process_table()), signal.SIGKILL)
             else:
                 self.signal_groups(signal.SIGKILL)
             select.select([self.wake], [], [], pause)
@@ -700,7 +558,7 @@ class Holder:
         asked = False
         while self.reap() and (left := deadline - time.monotonic()) > 0:
             if LINUX:
-                running = below(self.pid, process_table())
+                running = descendants.below(self.pid, descendants.process_table())
                 if self.walls is not None:
                     running = self.walls.inside(running)
                     if not any(process.state not in (b"Z", b"X") for process in running):
@@ -708,7 +566,7 @@ class Holder:
                 if not asked:
                     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCONT):
                         for process in running:
-                            signal_exactly(process, number)
+                            descendants.signal_exactly(process, number)
             elif not asked:
                 self.signal_groups(signal.SIGTERM)
             asked = True

@@ -1,0 +1,83 @@
+"""Which processes are below one, by what the kernel says in /proc. Standard library only; loaded by path by the holder.
+
+Where there is no /proc (macOS) the table is empty, and who needs more finds it by process groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+
+LINUX = sys.platform == "linux"
+PF_EXITING = 4
+"""A flag of a process from when it begins to end, long before it is a zombie when it is a PID 1."""
+
+
+class Process:
+    """One line of the process table."""
+
+    __slots__ = ("group", "is_exiting", "parent", "pid", "session", "started", "state")
+
+    def __init__(self, pid: int) -> None:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            words = file.read().rpartition(b")")[2].split()
+        self.pid = pid
+        self.state, self.started = words[0], int(words[19])
+        self.is_exiting = bool(int(words[6]) & PF_EXITING)
+        self.parent, self.group, self.session = int(words[1]), int(words[2]), int(words[3])
+
+
+def process_table() -> list[Process]:
+    table = []
+    for name in os.listdir("/proc") if LINUX else ():
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):  # it ended while we looked
+                table.append(Process(int(name)))
+    return table
+
+
+def below(root: int, table: list[Process]) -> list[Process]:
+    """All descendants of a process, without itself."""
+    children: dict[int, list[Process]] = {}
+    for process in table:
+        children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    queue = [root]
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            found.append(child)
+            queue.append(child.pid)
+    return found
+
+
+def signal_exactly(process: Process, number: int) -> None:
+    """Signals that very process, not one that got its number since."""
+    with contextlib.suppress(OSError):
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            if Process(process.pid).started == process.started:
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def namespace_numbers(pid: int | str) -> list[int]:
+    """The numbers of a process in its PID namespaces, outermost (of those we see) first."""
+    with open(f"/proc/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"NSpid:"):
+                return list(map(int, line.split()[1:]))
+    return []
+
+
+def find_keeper(launcher: int) -> int:
+    """PID 1 of the sandbox: the innermost descendant that is number 1 where it lives; 0 when there is none."""
+    depth, found = len(namespace_numbers("self")), 0
+    for process in below(launcher, process_table()):
+        with contextlib.suppress(OSError):
+            numbers = namespace_numbers(process.pid)
+            if len(numbers) > depth and numbers[-1] == 1:
+                found = process.pid
+    return found

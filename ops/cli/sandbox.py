@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from workers.sandbox.service import RemoteSandboxes
+    from workers.sandbox.service.views import SandboxView
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -53,10 +54,15 @@ def serve(
 
 @app.command("list")
 def list_sandboxes(run_dir: RunDir = None, config: Config = None, as_json: AsJson = False) -> None:
-    """The sandboxes of this node, oldest first."""
+    """The sandboxes of this node, oldest first; and on the error stream why the node starts none, when it is degraded."""
     from ops.sandbox_view import as_map, as_table
 
-    found = _ask(config, run_dir, lambda service: service.views())
+    async def look(service: RemoteSandboxes) -> tuple[Sequence[SandboxView], str]:
+        return await service.views(), service.degraded
+
+    found, degraded = _ask(config, run_dir, look)
+    if degraded:
+        typer.echo(f"this node is degraded, and starts no sandboxes: {degraded}", err=True)
     if as_json:
         typer.echo(orjson.dumps([as_map(view) for view in found]).decode())
     elif found:

@@ -18,6 +18,7 @@ from workers.sandbox.errors import (
     SandboxLeak,
     SandboxRefused,
     SandboxStartError,
+    SandboxTaken,
     SessionStartError,
     StaleAttempt,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "SandboxRefused",
     "SandboxSpec",
     "SandboxStartError",
+    "SandboxTaken",
     "SessionStartError",
     "Shell",
     "ShellResult",

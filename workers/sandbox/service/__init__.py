@@ -2,9 +2,11 @@
 
 NodeSandboxes, SandboxServer      the service's side
 RemoteSandboxes                   the workers' side: a `SandboxProvider`
+served_here                       both in one process
 """
 
 from workers.sandbox.service.client import RemoteSandboxes
+from workers.sandbox.service.in_process import served_here, serving_here
 from workers.sandbox.service.link import ServiceNotThere
 from workers.sandbox.service.node import Attachment, EndReport, NodeSandboxes, OwnedSandbox, Worker
 from workers.sandbox.service.remote import RemoteSandbox
@@ -20,4 +22,6 @@ __all__ = [
     "SandboxServer",
     "ServiceNotThere",
     "Worker",
+    "served_here",
+    "serving_here",
 ]

@@ -1,13 +1,13 @@
 """The sandboxes of the node service as a `SandboxProvider`: what workers hold, and all they hold.
 
 One connection for questions (control), and one for each attachment. The control connection also says whether the service lives: when it
-ends, every attachment has ended with it, the next service has another epoch, and it is looked for until it answers.
+ends (`lost`), every attachment has ended with it. The next service has another epoch, and is another `RemoteSandboxes`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +26,6 @@ from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, Sandbox
 log = structlog.get_logger(__name__)
 
 SETTLE_S = 10.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class RemoteSandboxes:
@@ -36,32 +35,25 @@ class RemoteSandboxes:
         run_dir: where the service has its socket.
         boot: the life of this process.
         fleet: whose jobs it works on (`Worker.fleet`).
-        ensure: called before each try to connect: starts a service where none is.
-        on_epoch: told when another service answers than before.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        *,
-        boot: str = "",
-        fleet: str = "",
-        ensure: Callable[[], Awaitable[None]] | None = None,
-        on_epoch: Callable[[str], None] | None = None,
-    ) -> None:
+    def __init__(self, run_dir: Path, *, boot: str = "", fleet: str = "") -> None:
         self.run_dir = run_dir
         self._boot = boot
         self._fleet = fleet
-        self._ensure = ensure
-        self._on_epoch = on_epoch
         self._control: Link | None = None
         self._hello: dict[str, Any] = {}
-        self._keeping: asyncio.Task[None] | None = None
         self._attached: set[RemoteSandbox] = set()
 
     @property
     def backend(self) -> str:
         return str(self._hello.get("backend", ""))
+
+    @property
+    def lost(self) -> asyncio.Future[str]:
+        """Done when the service has ended, or we have left it: why."""
+        assert self._control is not None, "enter it first"
+        return self._control.lost
 
     @property
     def node(self) -> str:
@@ -79,6 +71,16 @@ class RemoteSandboxes:
         return dict(self._hello)
 
     @property
+    def degraded(self) -> str:
+        """Why the node starts no sandboxes now; empty = it does."""
+        return "" if self._control is None else self._control.degraded
+
+    def on_degraded(self, told: Callable[[str], None]) -> None:
+        """Has `told` called whenever that changes; one at a time."""
+        assert self._control is not None, "enter it first"
+        self._control.on_degraded = told
+
+    @property
     def isolation(self) -> frozenset[Isolation]:
         """The classes that the node serves, by the service's own probe."""
         return frozenset(Isolation(word) for word in self._hello.get("isolation", ()) if word in set(Isolation))
@@ -89,24 +91,20 @@ class RemoteSandboxes:
         Raises:
             ServiceNotThere
         """
-        await self._connect()
-        self._keeping = asyncio.create_task(self._keep_connected(), name="node-service")
+        link = await Link.connect(self.run_dir, boot=self._boot, fleet=self._fleet, lost_error=self._unavailable)
+        self._control, self._hello = link, link.hello.result()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
     async def close(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait((self._keeping,))
-            self._keeping = None
         problems = [
             problem
             for problem in await asyncio.gather(*(sandbox.kill() for sandbox in self._attached), return_exceptions=True)
             if problem is not None
         ]
-        control, self._control = self._control, None
+        control = self._control
         if control is not None and not control.ended:
             try:
                 async with asyncio.timeout(SETTLE_S):
@@ -175,29 +173,3 @@ class RemoteSandboxes:
         self._attached.add(sandbox)
         link.lost.add_done_callback(lambda _: self._attached.discard(sandbox))
         return sandbox
-
-    async def _connect(self) -> None:
-        if self._ensure is not None:
-            await self._ensure()
-        link = await Link.connect(self.run_dir, boot=self._boot, fleet=self._fleet, lost_error=self._unavailable)
-        before, self._control, self._hello = self.epoch, link, link.hello.result()
-        if self._on_epoch is not None and before and before != self.epoch:
-            self._on_epoch(self.epoch)
-
-    async def _keep_connected(self) -> None:
-        """Looks for the next service whenever this one is gone."""
-        pause_s = FIRST_PAUSE_S
-        while True:
-            if self._control is not None:
-                why = await asyncio.shield(self._control.lost)
-                log.warning("node_service_lost", why=why, epoch=self.epoch)
-                self._control = None
-            try:
-                await self._connect()
-            except ServiceNotThere as error:
-                log.warning("waiting_for_node_service", error=str(error), pause_s=round(pause_s, 2))
-                await asyncio.sleep(pause_s)
-                pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
-            else:
-                pause_s = FIRST_PAUSE_S
-                log.info("node_service_found", epoch=self.epoch)

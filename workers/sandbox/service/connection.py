@@ -24,7 +24,7 @@ import structlog
 from pipeline import codec
 from pipeline.errors import RollstreamError
 from workers.sandbox.base import Sandbox
-from workers.sandbox.errors import SandboxFileError, SandboxRefused
+from workers.sandbox.errors import SandboxFileError, SandboxGone, SandboxRefused, SandboxTaken
 from workers.sandbox.service.node import Attachment, NodeSandboxes, Worker
 from workers.sandbox.service.operations import OPERATIONS
 from workers.sandbox.service.peer import MessageTooLarge, Peer
@@ -188,7 +188,8 @@ class Connection(Peer):
         except asyncio.CancelledError:
             answer = {"id": number, "error": {"kind": CANCELLED, "text": "the call was cancelled"}}
         except RollstreamError as error:
-            answer = {"id": number, "error": error_to_map(error)}
+            self.node.note_leak(error)
+            answer = {"id": number, "error": error_to_map(self._as_seen_here(error))}
         except ValueError as error:
             answer = {"id": number, "error": {"kind": INVALID, "text": str(error)}}
         except Exception as error:  # a fault of ours must not take the connection, and with it the sandbox
@@ -203,6 +204,12 @@ class Connection(Peer):
         finally:
             self._calls.pop(number, None)
             self._streams.pop(number, None)
+
+    def _as_seen_here(self, error: RollstreamError) -> RollstreamError:
+        """What is gone because the node ended it was not ended by what runs in it, and must not look so."""
+        if type(error) is SandboxGone and self.attachment is not None and self.attachment.why:
+            return SandboxTaken(error.sandbox_id, self.attachment.why)
+        return error
 
     def _awaitable(self, op: str, message: Message) -> Awaitable[object]:
         operation = OPERATIONS.get(op)
@@ -232,12 +239,17 @@ class Connection(Peer):
         sandbox = self.attachment.sandbox
         return {"handle": sandbox.handle.to_map(), "workdir": sandbox.workdir}
 
+    def tell_health(self, why: str) -> None:
+        """The node has become degraded, or is well again."""
+        if self._greeted:
+            self.post({"degraded": why})
+
     def release(self) -> None:
         """The sandbox was parked or stopped: it is nothing of this connection any more."""
         self.attachment = None
 
-    def _on_gone(self, why: str) -> None:
-        self.post({"gone": why})
+    def _on_gone(self, why: str, taken: bool) -> None:
+        self.post({"gone": why, "taken": int(taken)})
 
     async def upload(self, number: int, folder: str, max_bytes: int) -> None:
         """Takes an archive in, then unpacks it: no thread waits for a peer, who may be slow."""

@@ -38,6 +38,12 @@ class Link(Peer):
         """Done when the connection has ended: why."""
         self.gone: asyncio.Future[str] = self._loop.create_future()
         """Done when the sandbox of this connection has ended, or with the connection."""
+        self.was_taken = False
+        """Whether the node ended it over our head."""
+        self.degraded = ""
+        """Why the node starts nothing now; empty = it does."""
+        self.on_degraded: Callable[[str], None] = lambda _: None
+        """Told when that changes."""
         self.hello: asyncio.Future[Message] = self._loop.create_future()
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._archives: dict[int, _Archive] = {}
@@ -146,8 +152,13 @@ class Link(Peer):
         number = message.get("id")
         if number is None:
             if "gone" in message:
+                self.was_taken = bool(message.get("taken"))
                 _settle(self.gone, str(message["gone"]))
+            elif "degraded" in message and "hello" not in message:
+                self.degraded = str(message["degraded"])
+                self.on_degraded(self.degraded)
             elif "hello" in message:
+                self.degraded = str(message.get("degraded", ""))
                 _settle(self.hello, message)
             elif "error" in message:
                 self._why = str(error_from_map(message["error"]))

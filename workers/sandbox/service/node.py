@@ -7,7 +7,8 @@
 
 1. An attachment stands in `attached` from when its sandbox is there until the sandbox has ended or was parked.
 2. `epoch` is the life of this object: what earlier ones left is swept before the first start, so no handle outlives its epoch.
-3. While the node drains it starts nothing and attaches nothing.
+3. While the node drains it starts nothing and attaches nothing; while it is degraded (`health.py`) it starts nothing.
+4. `async with` is its life: meanwhile the janitor makes its rounds, the warm pool is filled, and a degraded node tries whether it is well.
 """
 
 from __future__ import annotations
@@ -19,21 +20,36 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
+from types import TracebackType
+from typing import Self
 
 import structlog
 
 from workers.sandbox.base import Probe, Sandbox
-from workers.sandbox.errors import NodeUnavailable, SandboxError, SandboxGone
-from workers.sandbox.local import LocalSandboxes, sweep
+from workers.sandbox.errors import NodeUnavailable, SandboxError, SandboxGone, SandboxLeak
+from workers.sandbox.limits.node import usable_cores
+from workers.sandbox.local import LocalSandboxes
 from workers.sandbox.local.folder import SANDBOX_ID, SandboxFolder, sandbox_paths
+from workers.sandbox.local.sandbox import LocalSandbox
 from workers.sandbox.local.teardown import tear_down
+from workers.sandbox.service.gates import StartGates
+from workers.sandbox.service.health import NodeHealth
+from workers.sandbox.service.janitor import Tidied, tidy
+from workers.sandbox.service.settings import SandboxSettings
+from workers.sandbox.service.starts import Starts
 from workers.sandbox.service.views import SandboxView, views
+from workers.sandbox.service.warm_pool import WarmPool, has_room
 from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
 
 log = structlog.get_logger(__name__)
 
 ENDS_AT_ONCE = 8
 """Sandboxes that are torn down side by side."""
+
+
+OnGone = Callable[[str, bool], None]
+"""Told why a sandbox has ended, and whether the node ended it over its worker's head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +73,7 @@ class Attachment:
     worker: Worker
     since_s: float
     """By the clock of the epoch, for people."""
-    on_gone: Callable[[str], None]
+    on_gone: OnGone
     why: str = ""
     """Why we ended it; empty = it ended by itself, or by its worker."""
     watch: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -95,10 +111,20 @@ class NodeSandboxes:
 
     Args:
         provider: what makes them; entered and closed by the caller.
+        settings: how many start at once and are kept ready, and how often the janitor looks.
     """
 
-    def __init__(self, provider: LocalSandboxes) -> None:
+    def __init__(self, provider: LocalSandboxes, settings: SandboxSettings | None = None) -> None:
+        settings = settings or SandboxSettings()
         self.provider = provider
+        self.health = NodeHealth()
+        self.gates = StartGates(starts=settings.starts or usable_cores(), per_image=settings.starts_per_image)
+        self._random = Random()
+        self._starts = Starts(provider, self.gates, self.health, limit_s=settings.start_s, check=self._check_starts, random=self._random)
+        room = partial(has_room, provider.scratch_dir)
+        self.warm = WarmPool(_Source(self._starts, provider), per_spec=settings.warm, ttl_s=settings.warm_ttl_s, has_room=room)
+        self._janitor_s = settings.janitor_s
+        self._tasks: list[asyncio.Task[None]] = []
         self.node = provider.node
         self.epoch = secrets.token_hex(8)
         self.draining = False
@@ -108,13 +134,40 @@ class NodeSandboxes:
         self._emptied.set()
         self._losses: set[asyncio.Task[None]] = set()
 
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        work = {"janitor": self._keep_tidy(), "recovery": self.health.recover(self._try_plain, self._random), "warm pool": self.warm.run()}
+        self._tasks = [loop.create_task(steps, name=name) for name, steps in work.items()]
+        for task in self._tasks:
+            task.add_done_callback(_log_failure)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for task in self._tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.warm.empty()
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+
     async def sweep_earlier(self) -> None:
         """Ends what an earlier life of this service left: nobody can hold it any more."""
-        report = await sweep(self.provider.scratch_dir, lambda _: False)
-        if report.removed:
-            log.info("earlier_epoch_swept", removed=len(report.removed))
-        for failure in report.failed:
-            log.error("sandbox_not_removed", error=str(failure))
+        tidied = await self.tidy(everything=True)
+        if tidied.ended or tidied.folders:
+            log.info("earlier_epoch_swept", removed=len(tidied.ended), folders=tidied.folders)
+
+    async def tidy(self, *, everything: bool = False) -> Tidied:
+        """One round of the janitor."""
+        again = () if everything else self.health.leaked
+        round_ = partial(tidy, self.provider.scratch_dir, self.provider.run_dir, is_ours_now=self.provider.holds, again=again)
+        tidied = await asyncio.to_thread(partial(round_, everything=everything))
+        for sandbox_id in tidied.ended:
+            self.health.proven(sandbox_id)
+        for sandbox_id, why in tidied.failed.items():
+            log.error("sandbox_not_removed", sandbox=sandbox_id, error=why)
+            self.health.not_proven(sandbox_id, why)
+        return tidied
 
     async def probe(self) -> Probe:
         """Whether the backend works."""
@@ -122,23 +175,25 @@ class NodeSandboxes:
 
     # -- attachments ---------------------------------------------------------------------------------------------------------------------
 
-    async def start(self, spec: SandboxSpec, owner: SandboxOwner, worker: Worker, on_gone: Callable[[str], None]) -> Attachment:
+    async def start(self, spec: SandboxSpec, owner: SandboxOwner, worker: Worker, on_gone: OnGone) -> Attachment:
         """Makes a sandbox for a connection.
 
         Raises:
             NodeUnavailable, and what `SandboxProvider.start` raises.
         """
         self._check_open()
-        return self._bind(await self.provider.start(spec, owner), owner, worker, on_gone)
+        self._check_starts()
+        sandbox = await self.warm.take(spec, owner) or await self._starts.start(spec, owner)
+        return self._bind(sandbox, owner, worker, on_gone)
 
-    async def attach(self, handle: SandboxHandle, owner: SandboxOwner, worker: Worker, on_gone: Callable[[str], None]) -> Attachment:
+    async def attach(self, handle: SandboxHandle, owner: SandboxOwner, worker: Worker, on_gone: OnGone) -> Attachment:
         """Gives a parked sandbox to a connection.
 
         Raises:
             NodeUnavailable, and what `SandboxProvider.attach` raises.
         """
         self._check_open()
-        return self._bind(await self.provider.attach(handle, owner), owner, worker, on_gone)
+        return self._bind(await self._starts.attach(handle, owner), owner, worker, on_gone)
 
     def lose(self, attachment: Attachment) -> None:
         """The connection of an attachment ended before it said what is to become of its sandbox."""
@@ -150,10 +205,12 @@ class NodeSandboxes:
         """Until nothing is left of connections that have ended by now."""
         await asyncio.gather(*self._losses)
         await self.provider.settle()
+        await self._starts.settle()
 
     async def drain(self, grace_s: float) -> None:
         """Starts nothing new, waits for the attachments, and ends those that are left."""
         self.draining = True
+        await self.warm.empty()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._emptied.wait()
@@ -188,9 +245,15 @@ class NodeSandboxes:
                     await self._end_one(sandbox_id, why)
                 except SandboxError as error:
                     failed[sandbox_id] = str(error)
+                    self.note_leak(error)
 
         await asyncio.gather(*map(end_one, dict.fromkeys(sandbox_ids)))
         return EndReport(ended=tuple(each for each in dict.fromkeys(sandbox_ids) if each not in failed), failed=failed)
+
+    def note_leak(self, error: Exception) -> None:
+        """Takes note of a sandbox whose end was not proven: the node is degraded until the janitor has done it."""
+        if isinstance(error, SandboxLeak):
+            self.health.not_proven(error.sandbox_id, str(error))
 
     # -- steps ---------------------------------------------------------------------------------------------------------------------------
 
@@ -198,7 +261,27 @@ class NodeSandboxes:
         if self.draining:
             raise NodeUnavailable(self.provider.backend, f"the service of node {self.node} stops")
 
-    def _bind(self, sandbox: Sandbox, owner: SandboxOwner, worker: Worker, on_gone: Callable[[str], None]) -> Attachment:
+    def _check_starts(self) -> None:
+        self._check_open()
+        if self.health.degraded:
+            raise NodeUnavailable(self.provider.backend, f"node {self.node} is degraded: {self.health.degraded}")
+
+    async def _try_plain(self) -> Probe:
+        """A sandbox of the node's own, for whether starts work again."""
+        return await self.provider.probe()
+
+    async def _keep_tidy(self) -> None:
+        while True:
+            await asyncio.sleep(self._janitor_s)
+            try:
+                tidied = await self.tidy()
+            except OSError as error:  # a folder that cannot be listed now
+                log.error("janitor_failed", error=str(error))
+                continue
+            if tidied.ended or tidied.folders:
+                log.warning("left_behind_was_removed", sandboxes=list(tidied.ended), folders=tidied.folders)
+
+    def _bind(self, sandbox: Sandbox, owner: SandboxOwner, worker: Worker, on_gone: OnGone) -> Attachment:
         """No step of it waits: a connection that ends meanwhile finds the attachment, or the provider's undoing does."""
         attachment = Attachment(sandbox=sandbox, owner=owner, worker=worker, since_s=time.time(), on_gone=on_gone)
         self.attached[attachment.sandbox_id] = attachment
@@ -214,12 +297,13 @@ class NodeSandboxes:
             del self.attached[attachment.sandbox_id]
         if not self.attached:
             self._emptied.set()
-        attachment.on_gone(attachment.why or why)
+        attachment.on_gone(attachment.why or why, bool(attachment.why))
 
     async def _end_lost(self, attachment: Attachment) -> None:
         try:
             await attachment.sandbox.kill()
         except SandboxError as error:
+            self.note_leak(error)
             log.error("lost_sandbox_not_removed", sandbox=attachment.sandbox_id, job_id=attachment.owner.job_id, error=str(error))
         else:
             log.info("sandbox_lost", sandbox=attachment.sandbox_id, job_id=attachment.owner.job_id, attempt=attachment.owner.attempt)
@@ -241,3 +325,20 @@ class NodeSandboxes:
                 owner = SandboxFolder.open(path).record.owner
                 found.append(OwnedSandbox(sandbox_id=path.name, job_id=owner.job_id, attempt=owner.attempt, boot_id=owner.boot_id))
         return found
+
+
+class _Source:
+    """Where warm sandboxes come from, and how they change hands."""
+
+    def __init__(self, starts: Starts, provider: LocalSandboxes) -> None:
+        self._starts = starts
+        self.hand_over = provider.hand_over
+
+    async def start(self, spec: SandboxSpec, owner: SandboxOwner) -> LocalSandbox:
+        return await self._starts.start(spec, owner, spare=True)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    """A fault of ours: said when it happens, raised when the node is left."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("node_task_failed", task=task.get_name(), exc_info=error)

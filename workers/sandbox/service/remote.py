@@ -1,6 +1,6 @@
 """One sandbox of the node service, as a worker holds it: the interface on this side, a connection to the service behind it.
 
-When the connection ends, the sandbox has ended: every call that waits raises `SandboxGone` at once.
+When the connection ends, the sandbox has ended: every call that waits raises `SandboxTaken` at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import IO, Any, Self
 
 from pipeline import codec
 from workers.sandbox.base import DEFAULT_ARCHIVE_BYTES, DEFAULT_FILE_BYTES, DEFAULT_OUTPUT_BYTES, ShellStdin
-from workers.sandbox.errors import SandboxGone
+from workers.sandbox.errors import SandboxGone, SandboxTaken
 from workers.sandbox.local.sandbox import SESSION_NAME
 from workers.sandbox.results import ExecResult, FileEntry, KernelResult, ShellResult
 from workers.sandbox.service.link import Link
@@ -34,7 +34,7 @@ class RemoteSandbox:
         self._kernels: dict[str, RemoteKernel] = {}
         self._closed = ""
         self._ending: asyncio.Task[None] | None = None
-        link.lost_error = self._gone
+        link.lost_error = self._taken
 
     @property
     def handle(self) -> SandboxHandle:
@@ -121,16 +121,20 @@ class RemoteSandbox:
 
     def check_open(self) -> None:
         """Raises `SandboxGone` when this attachment is over."""
-        if self._closed or self._link.gone.done():
-            raise self._gone(self._link.gone.result() if self._link.gone.done() else "")
+        if self._closed:
+            raise SandboxGone(self._handle.sandbox_id, self._closed)
+        if self._link.lost.done():
+            raise self._taken(self._link.lost.result())
+        if self._link.gone.done():
+            raise (SandboxTaken if self._link.was_taken else SandboxGone)(self._handle.sandbox_id, self._link.gone.result())
 
     async def call(self, op: str, **arguments: object) -> Any:
         """One call of this sandbox."""
         self.check_open()
         return await self._link.call(op, **arguments)
 
-    def _gone(self, why: str) -> Exception:
-        return SandboxGone(self._handle.sandbox_id, self._closed or why)
+    def _taken(self, why: str) -> Exception:
+        return SandboxGone(self._handle.sandbox_id, self._closed) if self._closed else SandboxTaken(self._handle.sandbox_id, why)
 
     async def _end(self, op: str, why: str, **arguments: object) -> None:
         """Ends this attachment once; who asks again, also after a cancel, waits for the same end."""

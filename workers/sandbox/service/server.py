@@ -38,6 +38,7 @@ class SandboxServer:
         self.token = secrets.token_hex(32)
         self.socket = socket_path(run_dir, SOCKET_NAME)
         self.connections: set[Connection] = set()
+        node.health.watchers.append(self._tell_health)
         self.used = asyncio.Event()
         """Set while somebody is connected."""
         self.unused = asyncio.Event()
@@ -82,7 +83,7 @@ class SandboxServer:
     # -- for connections -----------------------------------------------------------------------------------------------------------------
 
     def hello(self) -> Message:
-        return {"node": self.node.node, "epoch": self.node.epoch, **self._told()}
+        return {"node": self.node.node, "epoch": self.node.epoch, "degraded": self.node.health.degraded, **self._told()}
 
     def admit(self, connection: Connection) -> str:
         if len(self.connections) >= MAX_CONNECTIONS:
@@ -97,6 +98,10 @@ class SandboxServer:
         if not self.connections:
             self.used.clear()
             self.unused.set()
+
+    def _tell_health(self, why: str) -> None:
+        for connection in self.connections:
+            connection.tell_health(why)
 
 
 def write_private(path: Path, text: str) -> None:

@@ -83,8 +83,9 @@ async def serve_sandboxes(
         local = await stack.enter_async_context(
             LocalSandboxes(backend, scratch_dir=settings.scratch / SANDBOXES, run_dir=settings.run, node=node)
         )
-        sandboxes = NodeSandboxes(local)
+        sandboxes = NodeSandboxes(local, settings)
         await sandboxes.sweep_earlier()
+        await stack.enter_async_context(sandboxes)
         server = await stack.enter_async_context(SandboxServer(sandboxes, settings.run, told))
         log.info(
             "node_service_serves",

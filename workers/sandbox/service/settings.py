@@ -31,6 +31,20 @@ class SandboxSettings(BaseModel):
     """Folder of the service's socket; none = the run folder of this machine. Workers and commands look there."""
     scratch_dir: Path | None = None
     """Where sandboxes live; none = the scratch folder of this machine."""
+    autostart: bool = True
+    """Whether a worker starts a service where none answers. Off: it waits for one."""
+    starts: int = Field(default=0, ge=0, le=256)
+    """Sandboxes that come up at once; 0 = as many as there are cores for this process."""
+    starts_per_image: int = Field(default=2, ge=1, le=256)
+    """Of them, from one image."""
+    start_s: float = Field(default=180.0, gt=0)
+    """Longest from asking for a sandbox to its first answer, waiting for others included."""
+    warm: int = Field(default=0, ge=0, le=64)
+    """Sandboxes that are kept ready of each of the specs seen last; 0 = none."""
+    warm_ttl_s: float = Field(default=600.0, gt=0)
+    """Longest that one is kept ready."""
+    janitor_s: float = Field(default=60.0, gt=0)
+    """Between two looks for what was left behind."""
     grace_s: float = Field(default=10.0, ge=0)
     """After the first SIGTERM attachments have this long."""
 

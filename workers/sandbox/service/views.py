@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import psutil
 
 from workers.sandbox.errors import SandboxGone
-from workers.sandbox.local.folder import SandboxFolder, sandbox_paths
+from workers.sandbox.local.folder import FolderState, SandboxFolder, sandbox_paths
 from workers.sandbox.local.identity import is_running
+from workers.sandbox.local.provider import POOL_JOB
 
 if TYPE_CHECKING:
     from workers.sandbox.service.node import Attachment
@@ -31,7 +32,7 @@ class SandboxView:
     seen_attempt: int
     """The latest that was here."""
     state: str
-    """`attached`, `parked` (it waits for its next stage), or `ending`."""
+    """`attached`, `parked` (it waits for its next stage), `warm` (made ahead, for nobody yet), or `ending`."""
     backend: str
     isolation: str
     image: str
@@ -68,7 +69,7 @@ def _view(folder: SandboxFolder, attachment: Attachment | None, with_processes: 
         job_id=record.job_id,
         attempt=record.attempt,
         seen_attempt=state.seen_attempt,
-        state="attached" if attachment is not None else "ending" if state.ended or state.changed_by else "parked",
+        state=_state(record.job_id, state, attachment),
         backend=record.backend,
         isolation=str(spec.get("isolation", "")),
         image=str(spec.get("image", "")),
@@ -79,6 +80,16 @@ def _view(folder: SandboxFolder, attachment: Attachment | None, with_processes: 
         limits=dict(spec.get("limits", {})),
         enforced=dict(getattr(attachment.sandbox, "enforced", {})) if attachment is not None else {},
     )
+
+
+def _state(job_id: str, state: FolderState, attachment: Attachment | None) -> str:
+    if attachment is not None:
+        return "attached"
+    if state.ended:
+        return "ending"
+    if job_id == POOL_JOB:
+        return "warm"
+    return "ending" if state.changed_by else "parked"
 
 
 def _processes(holder_pid: int) -> list[str]:

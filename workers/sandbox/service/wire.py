@@ -7,7 +7,8 @@
     -> {"cancel": id}                              the call ends what it started; its answer is the error `cancelled`
     <-> {"id", "chunk": bytes}, {"id", "end": 1}   an archive on its way; {"id", "took": 1} goes back for each chunk that was taken
     <-> {"id": 0, "part": bytes, "more": 0 or 1}   a large message in pieces, one at a time and way; "dropped": the rest will not come
-    <- {"gone": why}                               the sandbox of this connection has ended
+    <- {"degraded": why}                           from now on the node starts nothing, and why; empty = it does again. In the hello too
+    <- {"gone": why, "taken": 0 or 1}              the sandbox of this connection has ended; taken: by the node, over the worker's head
 
 1. A length above the limit of the connection (`HELLO_BYTES` before the hello, then `MAX_FRAME_BYTES`) is refused when its four bytes are
    there: nothing is ever held for it.
@@ -40,6 +41,7 @@ from workers.sandbox.errors import (
     SandboxLeak,
     SandboxRefused,
     SandboxStartError,
+    SandboxTaken,
     SessionStartError,
     StaleAttempt,
 )
@@ -64,6 +66,7 @@ KINDS: dict[str, type[RollstreamError]] = {
     "stale_attempt": StaleAttempt,
     "busy": SandboxBusy,
     "gone": SandboxGone,
+    "taken": SandboxTaken,
     "session_not_started": SessionStartError,
     "exec_timeout": ExecTimeout,
     "leak": SandboxLeak,

@@ -23,10 +23,12 @@ from pipeline.process import PARENT_FD, Shutdown
 from pipeline.settings import QueueSettings
 from workers.sandbox.base import Probe
 from workers.sandbox.choice import choose_backend
+from workers.sandbox.images import ImageSettings, ImageStore
 from workers.sandbox.local.backend import Backend
 from workers.sandbox.service.link import Link, ServiceNotThere
 from workers.sandbox.service.serving import serve_sandboxes
 from workers.sandbox.service.settings import SandboxSettings
+from workers.sandbox.spec import Isolation
 from workers.settings import default_node
 
 log = structlog.get_logger(__name__)
@@ -76,6 +78,8 @@ async def run_service(settings: SandboxSettings, *, config: Path | None = None, 
     shutdown.on_signals()
     shutdown.on_parent_exit()
     chosen = await choose(settings, config)
+    has_walls = Isolation.ISOLATED in chosen.probe.isolation
+    images = await asyncio.to_thread(ImageStore.here, ImageSettings.load(config)) if has_walls else None
     await serve_sandboxes(
         settings,
         chosen.backend,
@@ -83,6 +87,7 @@ async def run_service(settings: SandboxSettings, *, config: Path | None = None, 
         node=settings.node or default_node(),
         stop=shutdown.stop,
         hurry=shutdown.hurry,
+        images=images,
         while_used_s=while_used_s,
     )
     return 0

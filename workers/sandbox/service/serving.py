@@ -21,6 +21,7 @@ from pipeline.embedded.locks import FileLock, Mode
 from pipeline.errors import RollstreamError
 from pipeline.folders import make_private_folder
 from workers.sandbox.base import Probe
+from workers.sandbox.images import ImageSource
 from workers.sandbox.local import LocalSandboxes
 from workers.sandbox.local.backend import Backend
 from workers.sandbox.service.node import NodeSandboxes
@@ -54,6 +55,7 @@ async def serve_sandboxes(
     node: str,
     stop: asyncio.Event,
     hurry: asyncio.Event,
+    images: ImageSource | None = None,
     while_used_s: float | None = None,
 ) -> None:
     """Serves the sandboxes of this node until it is shut down, then leaves nothing.
@@ -62,6 +64,7 @@ async def serve_sandboxes(
         probe: what was found of the backend; said to everybody who connects.
         stop: leave within the grace.
         hurry: leave now.
+        images: where images come from; without it specs that name one are refused.
         while_used_s: end when nobody has been connected for so long; None = only when told.
 
     Raises:
@@ -81,7 +84,7 @@ async def serve_sandboxes(
             make_private_folder(folder, setting)
             stack.enter_context(lock_folder(folder))
         local = await stack.enter_async_context(
-            LocalSandboxes(backend, scratch_dir=settings.scratch / SANDBOXES, run_dir=settings.run, node=node)
+            LocalSandboxes(backend, scratch_dir=settings.scratch / SANDBOXES, run_dir=settings.run, node=node, images=images)
         )
         sandboxes = NodeSandboxes(local, settings)
         await sandboxes.sweep_earlier()

@@ -25,6 +25,7 @@ from workers.sandbox.errors import SandboxError, SandboxGone, SandboxStartError,
 from workers.sandbox.images import ImageLease, ImageSource
 from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram, kernel_context
 from workers.sandbox.launcher import SharedFolder
+from workers.sandbox.limits import Watchdog, Watched
 from workers.sandbox.local.backend import GIVEN_INSIDE, MOUNT_POINTS, SOCKETS_INSIDE, Backend, Walls
 from workers.sandbox.local.entered_files import EnteredFiles
 from workers.sandbox.local.environment import INSIDE_PATH, library_paths, sandbox_environment
@@ -66,6 +67,7 @@ class LocalSandboxes:
         self.run_dir = run_dir.absolute()
         self.node = node
         self._context: zmq.asyncio.Context | None = None
+        self._watchdog = Watchdog(self.scratch_dir)
         self._attached: set[LocalSandbox] = set()
         self._abandoned: set[asyncio.Task[None]] = set()
         socket_path(self.run_dir, LONGEST_SOCKET)  # too long is said now, not when the first kernel starts
@@ -78,6 +80,7 @@ class LocalSandboxes:
         await asyncio.to_thread(make_private_folder, self.scratch_dir, "ROLLSTREAM_SCRATCH_DIR")
         await asyncio.to_thread(make_private_folder, self.run_dir)
         self._context = kernel_context()
+        await self._watchdog.__aenter__()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -86,6 +89,7 @@ class LocalSandboxes:
     async def close(self) -> None:
         ends = [sandbox.kill() for sandbox in self._attached]
         problems = [problem for problem in await asyncio.gather(*ends, *self._abandoned, return_exceptions=True) if problem is not None]
+        await self._watchdog.__aexit__(None, None, None)
         if self._context is not None:
             self._context.destroy(linger=0)
             self._context = None
@@ -206,6 +210,16 @@ class LocalSandboxes:
             raise
         files: Files = EnteredFiles(holder, inside.workdir) if inside.walls else ConfinedFiles(folder.home, (folder.home, folder.temporary))
         sandbox = LocalSandbox(folder, handle, inside, holder, files, owner.attempt, self._context)
+        watch = self._watchdog.watch(
+            Watched(
+                sandbox_id=folder.sandbox_id,
+                limits=spec.limits,
+                holder_pid=identity.pid,
+                keeper_pid=holder.keeper.pid if holder.keeper else 0,
+                folders=tuple(folder.path / name for name in ("home", "tmp", "upper", "var-tmp")),
+            )
+        )
+        holder.gone.add_done_callback(lambda _: watch.close())
         self._attached.add(sandbox)
         holder.gone.add_done_callback(lambda _: files.close())
         holder.gone.add_done_callback(lambda _: self._let_go(sandbox))

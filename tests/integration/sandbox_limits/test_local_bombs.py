@@ -1,4 +1,4 @@
-"""A bomb in a sandbox ends processes of that sandbox, and the sandbox goes on. Bounds of one process stand outside, should the watchdog fail."""
+"""A bomb in a sandbox ends processes of that sandbox, and the sandbox goes on. Bounds of one process hold should the watchdog fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMITS = Limits(memory_bytes=400 * MIB, sandbox_memory_bytes=300 * MIB, processe
 
 @pytest.fixture
 async def sandbox() -> AsyncIterator[Sandbox]:
-    place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # noqa: ASYNC240
+    place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
     spec = SandboxSpec(isolation=Isolation.NONE, limits=LIMITS)
     async with LocalSandboxes(ProcessBackend(), scratch_dir=place / "s", run_dir=place / "r", node="here") as provider:  # noqa: SIM117  # two ends
         async with await provider.start(spec, SandboxOwner(job_id="run:1", attempt=1, boot_id="boot")) as sandbox:

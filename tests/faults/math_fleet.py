@@ -94,8 +94,8 @@ def _problem(number: int) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def math_fleet() -> AsyncIterator[MathFleet]:
-    """A server, a model and a worker of each stage."""
+async def math_fleet(**variables: str) -> AsyncIterator[MathFleet]:
+    """A server, a model and a worker of each stage; `variables` are for the environment of all of them."""
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="fp-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -107,6 +107,7 @@ async def math_fleet() -> AsyncIterator[MathFleet]:
             "ROLLSTREAM_LEASE_S": str(LEASE_S),
             "ROLLSTREAM_RETRY_BACKOFF_S": "0.05",
             **{f"ROLLSTREAM_{name.upper()}_DIR": str(folder / name) for name in ("run", "scratch", "state", "data")},
+            **variables,
         }
         children = stack.enter_context(ChildProcesses(folder / "logs", environment))
         children.start(

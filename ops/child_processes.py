@@ -131,15 +131,20 @@ class ChildProcesses:
             done, rest = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.gather(*done, *rest)
 
-    def stop_all(self, *, grace_s: float) -> list[str]:
-        """Asks all children to stop, waits, then kills; returns the names of those that had to be killed."""
-        for child in self._children.values():
+    def stop_all(self, *, grace_s: float, but: Sequence[str] = ()) -> list[str]:
+        """Asks all children to stop, waits, then kills; returns the names of those that had to be killed.
+
+        Args:
+            but: names of children that others need to the end; not asked.
+        """
+        asked = [child for child in self._children.values() if child.name not in but]
+        for child in asked:
             child.asked_to_stop = True
             if child.exit_code is None:
                 child.process.send_signal(signal.SIGTERM)
         deadline_s = time.monotonic() + grace_s
         killed = []
-        for child in self._children.values():
+        for child in asked:
             try:
                 child.process.wait(max(0.0, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:

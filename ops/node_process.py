@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import structlog
 
+from ops.sandbox_service import ServiceFinder
 from pipeline.embedded import open_redis
 from pipeline.folders import Folders, make_private_folder
 from pipeline.layout import check_layout
@@ -16,11 +19,10 @@ from pipeline.process import Shutdown, StoppedWhileWaiting, until_reached
 from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.loop import Supervisor
-from workers.sandbox.base import SandboxProvider
-from workers.sandbox.local import LocalSandboxes
-from workers.sandbox.process import ProcessBackend
+from workers.sandbox.service import RemoteSandboxes, ServiceNotThere
+from workers.sandbox.service.settings import SandboxSettings
 from workers.settings import WorkerSettings
-from workers.worker import SANDBOXES, serve
+from workers.worker import serve
 
 log = structlog.get_logger(__name__)
 
@@ -35,20 +37,67 @@ def join_queue(stack: AsyncExitStack, config: Path | None) -> QueueSettings:
 
 
 async def run_worker(worker: WorkerSettings, config: Path | None) -> int:
-    """One worker process, from start to clean end; returns its exit code."""
+    """One worker process, from start to clean end; returns its exit code.
+
+    A worker that loses the node's service hands back what it holds, finds the next service, and comes back with that one's epoch.
+    """
     shutdown = Shutdown()
     shutdown.on_signals()
     shutdown.on_parent_exit()
     async with AsyncExitStack() as stack:
         queue = join_queue(stack, config)
         try:
-            worker = await _below_fleet(queue, worker, shutdown)
+            fleet = await _fleet(queue, shutdown)
         except StoppedWhileWaiting:
             return 0
-        sandboxes: SandboxProvider | None = None
-        if worker.sandbox and worker.stage is not Stage.EVAL:
-            sandboxes = await stack.enter_async_context(_sandboxes(worker))
-        return await serve(queue, worker, shutdown, sandboxes=sandboxes)
+        scratch = worker.scratch_dir or Folders.from_environment().scratch
+        make_private_folder(scratch, "ROLLSTREAM_SCRATCH_DIR")
+        settings = SandboxSettings.load(config, scratch_dir=worker.scratch_dir)
+        worker = worker.model_copy(update={"scratch_dir": scratch / fleet})
+        if not worker.sandboxes or worker.stage is Stage.EVAL:
+            return await serve(queue, worker, shutdown)
+        find = ServiceFinder(settings, config, worker.node)
+        while True:
+            try:
+                await find(shutdown.stop)
+                async with RemoteSandboxes(settings.run, boot=str(os.getpid()), fleet=fleet) as sandboxes:
+                    async with _ended_by_loss(shutdown, sandboxes.lost) as until:
+                        code = await serve(queue, worker, until, sandboxes=sandboxes)
+                    was_lost = sandboxes.lost.done()
+            except StoppedWhileWaiting:
+                return 0
+            except ServiceNotThere as error:  # it ended in the moment between
+                log.warning("node_service_not_there", error=str(error))
+                continue
+            if shutdown.stop.is_set() or not was_lost:
+                return code
+            log.warning("worker_comes_back", why="the node's sandbox service was lost")
+
+
+@asynccontextmanager
+async def _ended_by_loss(shutdown: Shutdown, lost: asyncio.Future[str]) -> AsyncIterator[Shutdown]:
+    """The shutdown of a worker that also leaves, in a hurry, when the node's service is lost: what it holds is gone."""
+    until = Shutdown()
+
+    def on_loss(_: object) -> None:
+        until.stop.set()
+        until.hurry.set()
+
+    async def follow(given: asyncio.Event, own: asyncio.Event) -> None:
+        await given.wait()
+        own.set()
+
+    following = [
+        asyncio.create_task(follow(shutdown.stop, until.stop), name="stop"),
+        asyncio.create_task(follow(shutdown.hurry, until.hurry), name="hurry"),
+    ]
+    lost.add_done_callback(on_loss)
+    try:
+        yield until
+    finally:
+        lost.remove_done_callback(on_loss)
+        for task in following:
+            task.cancel()
 
 
 async def run_supervisor(name: str, config: Path | None) -> int:
@@ -63,21 +112,10 @@ async def run_supervisor(name: str, config: Path | None) -> int:
     return 0
 
 
-async def _below_fleet(queue: QueueSettings, worker: WorkerSettings, shutdown: Shutdown) -> WorkerSettings:
-    """The same worker with a scratch folder of its fleet's own: workers of another Redis on this machine sweep there, not here."""
+async def _fleet(queue: QueueSettings, shutdown: Shutdown) -> str:
+    """The word of the fleet that this process belongs to: workers of another Redis on this machine judge their own sandboxes only."""
     client = command_client(queue)
     try:
-        fleet = await until_reached(lambda: check_layout(client, queue), shutdown.stop)
+        return await until_reached(lambda: check_layout(client, queue), shutdown.stop)
     finally:
         await client.aclose()
-    scratch = worker.scratch_dir or Folders.from_environment().scratch
-    make_private_folder(scratch, "ROLLSTREAM_SCRATCH_DIR")
-    return worker.model_copy(update={"scratch_dir": scratch / fleet})
-
-
-def _sandboxes(worker: WorkerSettings) -> LocalSandboxes:
-    folders = Folders.from_environment()
-    assert worker.scratch_dir is not None  # `_below_fleet` has set it
-    make_private_folder(worker.scratch_dir, "ROLLSTREAM_SCRATCH_DIR")
-    make_private_folder(folders.run)
-    return LocalSandboxes(ProcessBackend(), scratch_dir=worker.scratch_dir / SANDBOXES, run_dir=folders.run, node=worker.node)

@@ -19,7 +19,7 @@ import structlog
 from ops.child_processes import log_tail
 from pipeline.errors import InvalidRequest, RollstreamError
 from pipeline.folders import Folders, make_folder
-from pipeline.process import PARENT_FD, Shutdown
+from pipeline.process import PARENT_FD, Shutdown, StoppedWhileWaiting
 from pipeline.settings import QueueSettings
 from workers.sandbox.base import Probe
 from workers.sandbox.choice import choose_backend
@@ -93,8 +93,8 @@ async def run_service(settings: SandboxSettings, *, config: Path | None = None, 
     return 0
 
 
-class ServiceStarter:
-    """Sees to it that a service answers in the run folder: called before each try to connect.
+class ServiceFinder:
+    """Waits until a service answers in the run folder, and starts one where none does.
 
     Args:
         config: the `rollstream.toml` of this process.
@@ -106,34 +106,54 @@ class ServiceStarter:
         self._config = config
         self._node = node
         self._child: subprocess.Popen[bytes] | None = None
+        self._has_answered = False
+        """Since the child was started: one that ends afterwards did start, however it ended."""
 
-    async def __call__(self) -> None:
+    async def __call__(self, stop: asyncio.Event) -> None:
         """Returns when a service answers.
 
         Raises:
-            ServiceNotStarted: none does, and the one that was started has ended, or says nothing.
+            ServiceNotStarted: the one that was started has ended, or says nothing.
+            StoppedWhileWaiting: `stop` was set.
         """
-        deadline_s = time.monotonic() + START_S
-        if self._child is not None and self._child.poll() is not None:
-            self._child = None
+        deadline_s, said = time.monotonic() + START_S, False
         while True:
-            try:
-                link = await Link.connect(self._settings.run, boot="", fleet="", lost_error=ServiceNotThere)
-            except ServiceNotThere as error:
-                why = str(error)
-            else:
-                link.close()
+            why = await self._answer()
+            if not why:
+                self._has_answered = True
                 return
-            if self._child is not None and self._child.poll() is not None:
-                # another worker's may have been faster, or the last one is just leaving: then this one gets its turn
-                if self._child.returncode != EXIT_ALREADY_SERVED:
-                    raise ServiceNotStarted(f"the node's sandbox service did not start: {log_tail(self._log) or why}")
-                self._child = None
-            if self._child is None:
-                self._child = await asyncio.to_thread(self._start)
-            if time.monotonic() > deadline_s:
-                raise ServiceNotStarted(f"no sandbox service after {START_S:g} s: {why}; its log: {self._log}")
-            await asyncio.sleep(POLL_S)
+            if not self._settings.autostart:
+                if not said:
+                    log.warning("waiting_for_node_service", why=why)
+                said = True
+            elif time.monotonic() > deadline_s:
+                raise ServiceNotStarted(f"no sandbox service within {START_S:g} s: {why}; its log: {self._log}")
+            else:
+                await asyncio.to_thread(self._see_to_child)
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await stop.wait()
+                raise StoppedWhileWaiting
+            except TimeoutError:
+                continue
+
+    async def _answer(self) -> str:
+        """Why no service answers; empty when one does."""
+        try:
+            link = await Link.connect(self._settings.run, boot="", fleet="", lost_error=ServiceNotThere)
+        except ServiceNotThere as error:
+            return str(error)
+        link.close()
+        return ""
+
+    def _see_to_child(self) -> None:
+        """Starts one, unless one is just starting. Another worker's may have been faster, or the last one is just leaving: then again."""
+        code = None if self._child is None else self._child.poll()
+        if code not in (None, 0, EXIT_ALREADY_SERVED) and not self._has_answered:
+            self._child = None
+            raise ServiceNotStarted(f"the node's sandbox service did not start (exit code {code}): {log_tail(self._log)}")
+        if self._child is None or code is not None:
+            self._child, self._has_answered = self._start(), False
 
     @property
     def _log(self) -> Path:

@@ -41,12 +41,12 @@ class WorkerSettings(BaseModel):
     """Which of the stage's processes on this node: part of the stable name."""
     grace_s: float = Field(default=30.0, ge=0)
     """After the first SIGTERM running jobs have this long before they are handed back."""
-    capabilities: tuple[str, ...] = ("none",)
-    """Classes of jobs that INIT takes here."""
+    capabilities: tuple[str, ...] = ()
+    """Classes of jobs that INIT takes here; empty = what the node's sandbox service says that it can."""
     scratch_dir: Path | None = None
-    """Where sandboxes live; default: the scratch folder of this machine."""
-    sandbox: str = "process"
-    """Backend of sandboxes; empty = none."""
+    """Where names are locked, and a service that this worker starts keeps its sandboxes; default: the scratch folder of this machine."""
+    sandboxes: bool = True
+    """Whether INIT and RUN hold sandboxes of the node's service. Off: jobs that need one are handed back."""
     model_key_file: Path | None = None
     """File with the key of the model servers."""
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from pathlib import Path
+from functools import partial
 
 import structlog
 
@@ -27,39 +26,23 @@ from pipeline.settings import QueueSettings
 from workers.agent.template_check import TemplateChecks
 from workers.handlers.base import TaskHandler
 from workers.handlers.registry import Handlers
-from workers.sandbox.base import SandboxProvider
+from workers.sandbox.service import RemoteSandboxes
 from workers.settings import WorkerSettings
 from workers.stages.bodies import Bodies
 from workers.stages.concurrency import Limiter
 from workers.stages.eval import EvalWork
 from workers.stages.init import InitWork
 from workers.stages.model_servers import ModelServers
+from workers.stages.node_agent import NodeAgent
 from workers.stages.pool_keeper import PoolKeeper
 from workers.stages.run import RunWork
-from workers.stages.sandbox_sweep import SandboxSweep
 from workers.stages.stage import Place
 
 log = structlog.get_logger(__name__)
 
 EXIT_OK, EXIT_USURPED = 0, 3
-SANDBOXES, NAMES = "sandboxes", "names"
-"""Folders below scratch."""
-
-
-def node_epoch(scratch: Path) -> str:
-    """Since when the environments of this node exist: a word kept beside them, so it changes when they are wiped."""
-    path = scratch / "epoch"
-    if not path.exists():
-        # whole or not at all: another process of the node may read it at this moment
-        draft = scratch / f"epoch.{os.getpid()}"
-        draft.write_text(secrets.token_hex(8), encoding="ascii")
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
-    return path.read_text(encoding="ascii").strip()
+NAMES = "names"
+"""Folder below scratch."""
 
 
 async def serve(
@@ -68,14 +51,15 @@ async def serve(
     shutdown: Shutdown,
     *,
     handlers: Mapping[str, Callable[[], TaskHandler]] | None = None,
-    sandboxes: SandboxProvider | None = None,
+    sandboxes: RemoteSandboxes | None = None,
 ) -> int:
     """Serves a stage until it is shut down, then drains. Returns the exit code.
 
     Args:
         handlers: tasks beside the built-in and installed ones.
-        sandboxes: the node's sandboxes; entered and closed by the caller.
+        sandboxes: the node's service; entered and closed by the caller, who also sees to the end of this when the service is lost.
     """
+    can = () if sandboxes is None else sorted(word.value for word in sandboxes.isolation)
     scratch = worker.scratch_dir or Folders.from_environment().scratch
     make_private_folder(scratch, "ROLLSTREAM_SCRATCH_DIR")
     member = Member(
@@ -83,14 +67,15 @@ async def serve(
         node=worker.node,
         slots=worker.slot_count,
         index=worker.index,
-        epoch=node_epoch(scratch),
+        epoch=sandboxes.epoch if sandboxes is not None else "" if worker.stage is Stage.EVAL else "none",
         grace_s=worker.grace_s,
-        capabilities=worker.capabilities,
+        capabilities=worker.capabilities or tuple(dict.fromkeys(("none", *can))),
         lock_folder=scratch / NAMES,
     )
     place = Place(node=member.node, epoch=member.epoch, boot=member.boot)
     structlog.contextvars.bind_contextvars(worker=member.consumer)
     log.info("worker_starts", stage=worker.stage.value, slots=member.slots, boot=member.boot, shards=queue.shards, pid=os.getpid())
+    log.info("worker_takes", capabilities=member.capabilities, node=member.node, epoch=member.epoch)
     async with AsyncExitStack() as stack:
         found = await stack.enter_async_context(Handlers(handlers))
         client = command_client(queue)
@@ -106,9 +91,14 @@ async def serve(
                 limiter = await stack.enter_async_context(Limiter(places, who=member.consumer, low=worker.min_slots, high=member.slots))
             models = await stack.enter_async_context(ModelServers(pool, lease_s=queue.lease_s, api_key=key))
 
-        slots = Slots(member.slots, None if limiter is None else limiter.allowed_jobs)
+        allowed = None if limiter is None else limiter.allowed_jobs
+        if sandboxes is not None and worker.stage is Stage.INIT:
+            allowed = _while_well(sandboxes, member.slots)
+        slots = Slots(member.slots, allowed)
         if limiter is not None:
             limiter.on_room = slots.changed
+        if sandboxes is not None and worker.stage is Stage.INIT:
+            sandboxes.on_degraded(partial(_on_degraded, slots))
 
         def work_of(keys: Keys, scripts: Scripts) -> Work:
             bodies = Bodies(client, keys)
@@ -125,21 +115,34 @@ async def serve(
             work = InitWork if worker.stage is Stage.INIT else EvalWork
             return work(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)
 
-        swept = asyncio.Event()
-        sweep = SandboxSweep(client, queue, scratch / SANDBOXES) if sandboxes is not None else None
+        left = asyncio.Event()
+        agent = NodeAgent(client, queue, sandboxes) if sandboxes is not None else None
         try:
             async with asyncio.TaskGroup() as tasks:
-                if sweep is not None:
-                    tasks.create_task(sweep.run(swept), name="sandbox-sweep")
+                if agent is not None:
+                    tasks.create_task(agent.run(left), name="node-agent")
                 if models is not None:
                     keeper = PoolKeeper(PoolLooks(client, queue.namespace, shards=queue.shards), models.backend)
-                    tasks.create_task(keeper.run(swept), name="pool-keeper")
+                    tasks.create_task(keeper.run(left), name="pool-keeper")
                 try:
-                    heard = sweep.hear if sweep is not None else None
+                    heard = agent.hear if agent is not None else None
                     kept = await serve_stage(queue, member, client, shutdown, work_of, heard, slots=slots)
                 finally:
-                    swept.set()
+                    left.set()
         except BaseExceptionGroup as group:
             raise first_cause(group) from group
     log.info("worker_stopped", usurped=not kept)
     return EXIT_OK if kept else EXIT_USURPED
+
+
+def _while_well(sandboxes: RemoteSandboxes, slots: int) -> Callable[[], int]:
+    """How many jobs INIT may have: none more while its node is degraded. They stay in the queue, for nodes that are well."""
+    return lambda: 0 if sandboxes.degraded else slots
+
+
+def _on_degraded(slots: Slots, why: str) -> None:
+    if why:
+        log.warning("worker_claims_nothing", why=why)
+    else:
+        log.info("worker_claims_again")
+        slots.changed()

@@ -32,7 +32,7 @@ from pipeline.settings import QueueSettings
 from workers.llm.connect import connect_backend
 from workers.llm.http_backend import HttpBackend
 from workers.sandbox.local import owners
-from workers.worker import SANDBOXES
+from workers.sandbox.service.settings import SANDBOXES
 
 ROUNDS = 5
 PROCESSES, SLOTS = 4, 64
@@ -139,6 +139,8 @@ class CancelFleet:
             socket = self._folder / "model"
             children.start("model", "ops.bench.cancel_model", str(socket), str(self._diary))
             places = [str(self._folder / name) for name in ("scratch", "run", "diary")]
+            run_dir, scratch = ("--run-dir", places[1]), ("--scratch-dir", places[0])
+            children.start("sandboxes", "ops.cli", "sandbox", "serve", "--backend", "process", "--node", NODE, *run_dir, *scratch)
             children.start("init", "ops.bench.cancel_task", Stage.INIT.value, NODE, "0", "16", *places)
             for index in range(self._processes):
                 children.start(f"run{index}", "ops.bench.cancel_task", Stage.RUN.value, NODE, str(index), str(self._slots), *places)

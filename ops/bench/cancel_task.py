@@ -20,6 +20,7 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from ops.sandbox_service import ServiceFinder
 from pipeline.event_loop import run_process
 from pipeline.folders import make_private_folder
 from pipeline.logs import configure_logs
@@ -28,11 +29,11 @@ from pipeline.process import Shutdown
 from pipeline.settings import QueueSettings
 from workers.handlers.base import EvalContext, RunContext, TaskHandler
 from workers.llm.backend import GenRequest
-from workers.sandbox.local import LocalSandboxes
-from workers.sandbox.process import ProcessBackend
+from workers.sandbox.service import RemoteSandboxes
+from workers.sandbox.service.settings import SandboxSettings
 from workers.sandbox.spec import Isolation, SandboxSpec
 from workers.settings import WorkerSettings
-from workers.worker import SANDBOXES, serve
+from workers.worker import serve
 
 TASK = "endless"
 LONG_TOKENS, SHORT_TOKENS = 6_000, 15
@@ -107,7 +108,8 @@ async def main(stage: Stage, node: str, index: int, slots: int, scratch: Path, r
     shutdown.on_parent_exit()
     make_private_folder(scratch)
     worker = WorkerSettings(stage=stage, node=node, index=index, slots=slots, scratch_dir=scratch, grace_s=0.0)
-    async with LocalSandboxes(ProcessBackend(), scratch_dir=scratch / SANDBOXES, run_dir=run_dir, node=node) as sandboxes:
+    await ServiceFinder(SandboxSettings(run_dir=run_dir, autostart=False), None, node)(shutdown.stop)
+    async with RemoteSandboxes(run_dir) as sandboxes:
         return await serve(QueueSettings.load(), worker, shutdown, handlers={TASK: lambda: EndlessTask(diary)}, sandboxes=sandboxes)
 
 

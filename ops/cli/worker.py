@@ -19,7 +19,7 @@ def run(
     node: Annotated[str | None, typer.Option(help="Name of this node; default: the host and the Slurm job.")] = None,
     index: Annotated[int | None, typer.Option(help="Which of the stage's processes on this node: part of its stable name.")] = None,
     grace_s: Annotated[float | None, typer.Option(help="Seconds that running jobs have after SIGTERM.")] = None,
-    scratch_dir: Annotated[Path | None, typer.Option(help="Where sandboxes live; node-local.")] = None,
+    scratch_dir: Annotated[Path | None, typer.Option(help="Scratch folder, for a sandbox service that it starts too.")] = None,
     config: Annotated[Path | None, typer.Option(help="A rollstream.toml.")] = None,
     log_json: Annotated[bool, typer.Option(help="Logs as JSON lines.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",

@@ -23,9 +23,11 @@ from pipeline.redis_client import ask, command_client
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
 from workers.sandbox.local import sweep
-from workers.worker import SANDBOXES
+from workers.sandbox.service.settings import SANDBOXES
 
 STOP_GRACE_S = 4.0
+SERVICE = "sandboxes"
+"""Stops last: workers that drain use it."""
 
 
 def main() -> int:
@@ -42,17 +44,22 @@ def main() -> int:
     finally:
         places.state_file.unlink(missing_ok=True)
         places.model_socket.unlink(missing_ok=True)
-        # sandboxes that wait for RUN have folders outside of scratch too
-        for folder in places.scratch.glob(f"*/{SANDBOXES}"):
-            asyncio.run(sweep(folder, lambda _: False))
-        shutil.rmtree(places.scratch, ignore_errors=True)
+        asyncio.run(sweep(places.scratch / SANDBOXES, lambda _: False))  # of a service that was killed
+        for folder in (places.scratch, places.sandbox_run):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _host(places: Places, slots: int, model: DemoModel) -> int:
     shutdown = Shutdown()
     shutdown.on_signals()
     shutdown.on_parent_exit()
-    environment = {"ROLLSTREAM_SCRATCH_DIR": str(places.scratch), "ROLLSTREAM_LEASE_S": "15"}
+    environment = {
+        "ROLLSTREAM_SCRATCH_DIR": str(places.scratch),
+        "ROLLSTREAM_SANDBOX_RUN_DIR": str(places.sandbox_run),
+        "ROLLSTREAM_SANDBOX_BACKEND": "process",  # what the demo's model writes is known
+        "ROLLSTREAM_SANDBOX_AUTOSTART": "false",
+        "ROLLSTREAM_LEASE_S": "15",
+    }
     with open_redis() as address, ChildProcesses(places.logs, {**environment, "ROLLSTREAM_REDIS_URL": address.url}) as children:
         await end_stranded_runs(address.url)
         model.start(children, places)
@@ -68,6 +75,7 @@ async def _host(places: Places, slots: int, model: DemoModel) -> int:
             watch.result()  # raises what ended
         with contextlib.suppress(asyncio.CancelledError):
             await watch
+        await asyncio.to_thread(children.stop_all, grace_s=STOP_GRACE_S, but=(SERVICE,))
         await asyncio.to_thread(children.stop_all, grace_s=STOP_GRACE_S)
     return 0
 
@@ -90,6 +98,7 @@ async def end_stranded_runs(redis_url: str) -> None:
 
 def start_processes(children: ChildProcesses, places: Places, slots: int) -> None:
     """A node's processes and a supervisor."""
+    children.start(SERVICE, "ops.cli", "sandbox", "serve", "--node", places.run)
     for stage in Stage:
         own_slots = slots if stage is Stage.RUN else max(2, slots // 8)
         children.start(

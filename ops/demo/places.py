@@ -50,6 +50,8 @@ class Places:
     state_file: Path
     logs: Path
     scratch: Path
+    sandbox_run: Path
+    """Sockets of the demo's own sandbox service."""
     model_socket: Path
     """Of a scripted model."""
     model_state: Path
@@ -74,6 +76,7 @@ def places_of(run: str) -> Places:
         state_file=folders.state / f"{run}.json",
         logs=folders.state / "logs" / run,
         scratch=folders.scratch / run,
+        sandbox_run=folders.run / f"{run[-10:]}-sbx",
         model_socket=folders.run / f"{run[-10:]}-llm",
         model_state=folders.state / "logs" / run / "model.json",
         models=folders.state / "models",

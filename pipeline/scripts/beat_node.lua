@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- A node is alive, and (from a RUN worker) has a lane that is read.
--- ARGV: node, epoch, beat_ms to live, 1 when from a RUN worker, 1 when leaving
+-- ARGV: node, epoch ('' = from a process that has no environments here), beat_ms to live, 1 when from a RUN worker, 1 when leaving
 -- Returns {'ok'}.
 local node = ARGV[1]
 if ARGV[5] == '1' then
@@ -8,7 +8,8 @@ if ARGV[5] == '1' then
   return {'ok'}
 end
 call('ZADD', P .. 'nodes', NOW, node)
-call('HSET', P .. 'n:' .. node, 'epoch', ARGV[2], 'beat', NOW)
+call('HSET', P .. 'n:' .. node, 'beat', NOW)
+if ARGV[2] ~= '' then call('HSET', P .. 'n:' .. node, 'epoch', ARGV[2]) end
 call('PEXPIRE', P .. 'n:' .. node, tonumber(ARGV[3]))
 if ARGV[4] == '1' then
   call('HSET', P .. 'n:' .. node .. ':run', 'epoch', ARGV[2])

@@ -3,7 +3,8 @@
     what was raised                          boundary   again?
     InvalidRequest, DamagedBody, BodyTooLarge  body     no: the job can never succeed as it stands
     NewerMessage, NoSandboxes                body       handed back uncounted, and this worker rests: another can serve it
-    SandboxError                             sandbox    as the error says; in RUN from INIT. EnvironmentGone counts as a loss
+    NodeUnavailable                          sandbox    the same
+    SandboxError                             sandbox    as the error says; in RUN from INIT. EnvironmentGone, SandboxTaken: a loss
     ModelError                               model      as the error says
     RendererUnavailable                      model      yes: another worker may have the tokenizer, or the package
     GraderError                              grader     yes
@@ -30,7 +31,7 @@ from pipeline.messages import Failure, Outcome, Settlement, Stage
 from workers.agent.renderers.errors import RendererUnavailable
 from workers.graders.errors import GraderError
 from workers.handlers.base import Ended, EnvironmentGone, NoSandboxes, StageContext, TaskHandler, failed_hook
-from workers.sandbox.errors import SandboxError
+from workers.sandbox.errors import NodeUnavailable, SandboxError, SandboxTaken
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +91,7 @@ def kind_of(reason: str) -> str:
 
 def end_of(stage: Stage, error: Exception, handler: TaskHandler | None, context: StageContext | None) -> End:
     """How an attempt ends that raised `error`."""
-    if isinstance(error, NewerMessage | NoSandboxes):
+    if isinstance(error, NewerMessage | NoSandboxes | NodeUnavailable):
         return GivenUp("back", str(error), is_unfit=True)
     failure = failure_of(stage, error)
     job = context.spec.job if context else ""
@@ -106,7 +107,7 @@ def end_of(stage: Stage, error: Exception, handler: TaskHandler | None, context:
         return GivenUp("back", why)
     if not shaped.retryable:
         return GivenUp("dead", why)
-    if isinstance(error, EnvironmentGone):
+    if isinstance(error, EnvironmentGone | SandboxTaken):
         return GivenUp("lost", why, Stage.INIT.value)
     return GivenUp("failed", why, Stage.INIT.value if stage is Stage.RUN and isinstance(error, SandboxError) else "")
 

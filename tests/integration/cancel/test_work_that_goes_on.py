@@ -29,7 +29,7 @@ async def test_a_handler_that_swallows_its_cancel_is_left_behind(workplace: Work
     await workplace.cancelled(job, "user", timeout_s=LEFT_BEHIND_S)
     assert handler.deafened == ["CancelledError"], "the job is settled while its work still goes on"
     await wait_until(lambda: len(handler.deafened) == 2, "its sandbox was taken from it")
-    assert handler.deafened[1] == "SandboxGone"
+    assert handler.deafened[1] in ("SandboxGone", "SandboxTaken")  # by its worker, or by the agent of the node
     await workplace.nothing_is_left()
 
     handler.deaf = False

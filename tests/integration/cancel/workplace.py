@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -29,10 +30,12 @@ from workers.sandbox.local import LocalSandboxes, owners
 from workers.sandbox.local.environment import MARK
 from workers.sandbox.local.identity import marked_processes
 from workers.sandbox.process import ProcessBackend
+from workers.sandbox.service import RemoteSandboxes, served_here
+from workers.sandbox.service.settings import SANDBOXES
 from workers.sandbox.spec import Isolation, SandboxSpec
 from workers.settings import WorkerSettings
 from workers.tools.base import Tool, ToolResult
-from workers.worker import SANDBOXES, serve
+from workers.worker import serve
 
 ENDLESS_S = 600.0
 CHILD = "tests.unit.graders.example_child"
@@ -140,7 +143,8 @@ class Workplace(Fleet):
         super().__init__(settings, client, folder / "w")
         self.folder = folder
         self.model = self.a_model()
-        self._providers: dict[str, LocalSandboxes] = {}
+        self._providers: dict[str, RemoteSandboxes] = {}
+        self._services = AsyncExitStack()
 
     def a_model(self, *, seconds_a_token: float = 0.0, tool_rate: float = 1.0) -> ScriptedServer:
         """A model server; by default it calls the tool at once, with code that is well written. First tokens come at once in any case."""
@@ -158,13 +162,14 @@ class Workplace(Fleet):
         pool = InferencePool(self.client, self.settings.namespace, lease_s=self.settings.lease_s)
         return sum((await pool.load(RUN)).values())
 
-    async def sandboxes(self, node: str) -> LocalSandboxes:
-        """The sandboxes of a node."""
+    async def sandboxes(self, node: str) -> RemoteSandboxes:
+        """The sandboxes of a node, behind a service of its own."""
         if node not in self._providers:
             scratch = self.folder / "w" / node
             scratch.mkdir(parents=True, mode=0o700)
-            provider = LocalSandboxes(ProcessBackend(), scratch_dir=scratch / SANDBOXES, run_dir=self.folder / "r", node=node)
-            self._providers[node] = await provider.__aenter__()
+            run_dir = self.folder / f"r{node}"
+            local = LocalSandboxes(ProcessBackend(), scratch_dir=scratch / SANDBOXES, run_dir=run_dir, node=node)
+            self._providers[node] = await self._services.enter_async_context(served_here(local, run_dir))
         return self._providers[node]
 
     async def serve(
@@ -245,5 +250,4 @@ class Workplace(Fleet):
 
     async def close(self) -> None:
         """The sandboxes of all nodes end."""
-        for provider in self._providers.values():
-            await provider.__aexit__(None, None, None)
+        await self._services.aclose()

@@ -28,6 +28,7 @@ from workers.handlers.math.handler import MathHandler
 from workers.sandbox import Isolation, SandboxSpec
 from workers.sandbox.local import LocalSandboxes
 from workers.sandbox.process import ProcessBackend
+from workers.sandbox.service import served_here
 from workers.settings import WorkerSettings
 from workers.worker import serve
 
@@ -91,9 +92,8 @@ async def fleet(settings: QueueSettings, tmp_path: Path) -> AsyncIterator[QueueS
     async with AsyncExitStack() as stack:
         run_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rs-")))  # short, for sockets
         make_private_folder(scratch)
-        sandboxes = await stack.enter_async_context(
-            LocalSandboxes(ProcessBackend(), scratch_dir=scratch / "sandboxes", run_dir=run_dir, node="n1")
-        )
+        local = LocalSandboxes(ProcessBackend(), scratch_dir=scratch / "sandboxes", run_dir=run_dir, node="n1")
+        sandboxes = await stack.enter_async_context(served_here(local, run_dir))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         for stage in Stage:
             worker = WorkerSettings(stage=stage, node="n1", slots=8, grace_s=1.0, scratch_dir=scratch)

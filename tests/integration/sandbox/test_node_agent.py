@@ -1,4 +1,4 @@
-"""Which sandboxes a sweep removes, as Redis knows their jobs (promise 8)."""
+"""Which sandboxes the node agent ends, as Redis knows their jobs (promise 8)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pipeline.testing import LossyProxy, ManualWorker, PrivateServer, a_template
 from workers.sandbox import Isolation, SandboxOwner, SandboxSpec
 from workers.sandbox.local import LocalSandboxes, owners
 from workers.sandbox.process import ProcessBackend
-from workers.stages.sandbox_sweep import AFTER_CANCEL_S, SandboxSweep
+from workers.sandbox.service import served_here
+from workers.stages.node_agent import AFTER_CANCEL_S, NodeAgent
 
 SPEC = SandboxSpec(isolation=Isolation.NONE)
 
@@ -24,7 +25,7 @@ def jobs_below(folder: Path) -> set[str]:
     return {owner.job_id for owner in owners(folder)}
 
 
-async def test_a_sandbox_made_while_the_sweep_asks_stays(
+async def test_a_sandbox_made_while_the_agent_asks_stays(
     settings: QueueSettings, keys: Keys, scripts: Scripts, redis_server: PrivateServer, place: Path
 ) -> None:
     """The sweep listed the sandboxes, asked Redis for their jobs, and then removed all but the needed ones of those that stood there by
@@ -37,17 +38,18 @@ async def test_a_sandbox_made_while_the_sweep_asks_stays(
     scratch = place / "scratch"
     with LossyProxy(redis_server.socket) as proxy:
         client = command_client(settings.model_copy(update={"redis_url": proxy.url}))
-        async with LocalSandboxes(ProcessBackend(), scratch_dir=scratch, run_dir=place / "run", node="here") as provider:
+        local = LocalSandboxes(ProcessBackend(), scratch_dir=scratch, run_dir=place / "run", node="here")
+        async with served_here(local, place / "run") as provider:
             await (await provider.start(SPEC, SandboxOwner(job_id=over, attempt=1, boot_id="b"))).park()
             await ManualWorker(scripts, Stage.INIT).settle(held[over])
             trap = proxy.hold_reply(containing=keys.job(over).encode())
-            sweeping = asyncio.create_task(SandboxSweep(client, settings, scratch).once(), name="sweep")
+            asking = asyncio.create_task(NodeAgent(client, settings, provider).once(), name="agent")
             await trap.sprung()
 
             await (await provider.start(SPEC, SandboxOwner(job_id=new, attempt=1, boot_id="b"))).park()
             trap.release()
 
-            assert await sweeping == 1
+            assert await asking == 1
             assert jobs_below(scratch) == {new}
         await client.aclose()
 
@@ -65,14 +67,15 @@ async def test_a_cancel_heard_in_the_last_look_after_another_is_looked_after_as_
     scratch = place / "scratch"
     with LossyProxy(redis_server.socket) as proxy:
         client = command_client(settings.model_copy(update={"redis_url": proxy.url, "lease_s": 3600.0}))
-        async with LocalSandboxes(ProcessBackend(), scratch_dir=scratch, run_dir=place / "run", node="here") as provider:
+        local = LocalSandboxes(ProcessBackend(), scratch_dir=scratch, run_dir=place / "run", node="here")
+        async with served_here(local, place / "run") as provider:
             for job in (stays, late):
                 await (await provider.start(SPEC, SandboxOwner(job_id=job, attempt=1, boot_id="b"))).park()
-            sweep, stop = SandboxSweep(client, settings.model_copy(update={"lease_s": 3600.0}), scratch), asyncio.Event()
+            agent, stop = NodeAgent(client, settings.model_copy(update={"lease_s": 3600.0}), provider), asyncio.Event()
             trap = proxy.hold_reply(containing=keys.job(stays).encode())
-            running = asyncio.create_task(sweep.run(stop), name="sweep")
+            running = asyncio.create_task(agent.run(stop), name="agent")
             await trap.sprung()
-            sweep.hear(CancelMessage("job", "user", frozenset((stays,))))
+            agent.hear(CancelMessage("job", "user", frozenset((stays,))))
             for _ in (0.0, *AFTER_CANCEL_S):
                 again = proxy.hold_reply(containing=keys.job(stays).encode())
                 trap.release()
@@ -80,7 +83,7 @@ async def test_a_cancel_heard_in_the_last_look_after_another_is_looked_after_as_
                 await trap.sprung()
             await ManualWorker(scripts, Stage.INIT).settle(held[late])
 
-            sweep.hear(CancelMessage("job", "user", frozenset((late,))))
+            agent.hear(CancelMessage("job", "user", frozenset((late,))))
             trap.release()
 
             await wait_until(lambda: jobs_below(scratch) == {stays}, "the sandbox of the job that was cancelled last is gone")

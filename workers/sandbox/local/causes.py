@@ -46,7 +46,7 @@ def name_cause(problem: str, program: Path, scratch: Path) -> str:
         return f"Overlays are not possible on {scratch}: set ROLLSTREAM_SCRATCH_DIR to another disk, or use a kernel of 5.11 or later."
     if "mount proc" in lower or "/proc" in lower:
         return "Parts of /proc are covered, as in a container: it must be started with an uncovered /proc (--security-opt unmasked)."
-    return "See docs/reference for what each backend needs."
+    return "See docs/reference/sandbox-backends.md for what each backend needs."
 
 
 def apparmor_profile(program: Path) -> str:

@@ -1,7 +1,9 @@
 """An IPython that outlives its own death: kernel processes (`kernel_connection.py`) come and go, each with fresh sockets and a fresh key.
 
-1. A cell has ended when its reply has come AND the kernel said it is idle. Output is a lossy channel, so after the reply idle is waited for
-   only briefly; a reply that stays away after idle means a kernel that cannot answer any more, and it is killed.
+1. A cell has ended when its reply has come AND the kernel said it is idle, which comes behind all its output. The reply can overtake much
+   output, so idle is waited for as long as anything is heard. Output is lost only with its connection (one message too large to take);
+   nothing is heard then, and the cell is marked incomplete. A reply that stays away after idle means a kernel that cannot answer any
+   more, and it is killed.
 2. Whatever is waited for is raced against the end of the kernel's process.
 3. The status comes from the reply: an error's own message can be lost.
 4. At its limit a cell is interrupted. A cell that ends after that is over, and the next one is not sent before the kernel has said that
@@ -26,7 +28,12 @@ from workers.sandbox.results import KernelResult, KernelStatus
 INTERRUPT_S = 3.0
 """What a cell gets to end after an interrupt; one that ignores it, or hangs in C code, loses its kernel."""
 INTERRUPT_AGAIN_S = 0.5
-IDLE_AFTER_REPLY_S = 1.0
+QUIET_S = 0.5
+QUIET_LOOKS = 6
+"""So often in a row nothing was heard after a reply when the rest of the output is given up. Looks and not one time: a loop that was held
+up for seconds has looked once, and reads before it looks again."""
+AFTER_REPLY_S = 20.0
+"""The rest of the output of a cell that has replied gets no more; a thread of the cell could print for ever."""
 REPLY_AFTER_IDLE_S = 2.0
 EXIT_S = 3.0
 """What a kernel that was told to exit by its cell gets to do so."""
@@ -128,7 +135,7 @@ class IpcKernel:
                 if not cell.reply.done() and not live.ended.done():
                     return "mute"
             if cell.reply.done():
-                await _first_of(idle, live.ended, timeout_s=IDLE_AFTER_REPLY_S)
+                await self._hear_the_rest(live, idle)
                 cell.output.take_reply(cell.reply.result())
                 return "done" if idle.done() else "incomplete"
             if live.ended.done():
@@ -137,6 +144,16 @@ class IpcKernel:
             return "timeout"
         finally:
             idle.cancel()
+
+    async def _hear_the_rest(self, live: KernelConnection, idle: asyncio.Future[Any]) -> None:
+        deadline = time.monotonic() + AFTER_REPLY_S
+        n_quiet = 0
+        while n_quiet < QUIET_LOOKS and time.monotonic() < deadline:
+            n_heard = live.n_heard
+            await _first_of(idle, live.ended, timeout_s=QUIET_S)
+            if idle.done() or live.ended.done():
+                return
+            n_quiet = n_quiet + 1 if live.n_heard == n_heard else 0
 
     async def _interrupt(self, live: KernelConnection, cell: Cell) -> Wake:
         """Interrupts until the cell ends or the time is up: an interrupt that comes before the cell's own code has begun is lost on it."""

@@ -3,6 +3,13 @@
 Isolated mode keeps the working directory, the user's site and PYTHON* variables away while the kernel loads. Afterwards the working
 directory is put at the end of the path: what the agent writes can be imported, and cannot stand in for a library.
 Needs only ipykernel; imports nothing of Rollstream, so it runs in any image.
+
+What a cell shows is not lost while it is read:
+
+1. The socket of the output never drops: with `UNSENT_MESSAGES` waiting, the thread that sends waits until the reader takes one.
+2. Who prints waits for that thread once `AHEAD_CHARACTERS` are unsent. A cell is as fast as its reader, and the memory of both is bounded.
+3. The wait ends when the reader reads, when its connection is gone (nothing is owed then), with an interrupt, or after `HELD_S`. What was
+   printed is kept and sent in order all the same.
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -24,15 +32,53 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from jupyter_client.jsonutil import json_clean, json_default
 from traitlets.config import Config
 
-UNSENT_MESSAGES = 50_000
-"""How far a cell may be ahead of who reads its output before lines are lost; the default of 1000 is a fraction of a second of printing."""
+UNSENT_MESSAGES = 64
+AHEAD_CHARACTERS = 1024 * 1024
+"""What may be printed and not yet be made messages, besides what one call prints."""
+HELD_S = 60.0
+"""Longest that one print or flush is held; a reader that has read nothing for so long has its cell go on, a little further ahead of it."""
 PIECE_CHARACTERS = 128 * 1024
 """Longest text of one output message. What a cell prints within a moment would be one message else, of any size: too large to be taken, and
 held whole by whoever takes it."""
 
 
 class PieceStream(OutStream):
-    """A standard stream that sends what is printed in pieces."""
+    """A standard stream that sends what is printed in pieces, and lets who prints wait for them to be sent."""
+
+    _ahead = 0
+
+    def write(self, string: str) -> int:
+        super().write(string)
+        self._ahead += len(string)
+        if self._ahead > AHEAD_CHARACTERS:
+            self._send_all(wait=True)
+        return len(string)
+
+    def flush(self) -> None:
+        """Only the cells' own thread waits: the one that handles interrupts flushes as well, and must answer while a cell is held."""
+        self._send_all(wait=threading.current_thread() is threading.main_thread())
+
+    def _send_all(self, *, wait: bool) -> None:
+        """Waits on a bare lock, which an interrupt leaves whole in every moment; it would leave an event's own lock held now and then."""
+        if self.pub_thread is None or os.getpid() != self._master_pid or threading.current_thread() is self.pub_thread.thread:
+            super().flush()  # type: ignore[no-untyped-call]
+            return
+        sent = threading.Lock()
+        sent.acquire()
+
+        def send() -> None:
+            try:
+                self._flush()  # type: ignore[no-untyped-call]
+            finally:
+                sent.release()
+
+        self.pub_thread.schedule(send)
+        if wait:
+            sent.acquire(timeout=HELD_S)
+
+    def _rotate_buffers(self) -> Any:
+        self._ahead = 0
+        return super()._rotate_buffers()  # type: ignore[no-untyped-call]
 
     def _flush_buffers(self) -> Iterator[tuple[Any, str]]:
         for parent, text in super()._flush_buffers():  # type: ignore[no-untyped-call]
@@ -94,8 +140,11 @@ class SandboxKernelApp(IPKernelApp):
         sys.path.append("")
 
     def init_iopub(self, context: Any) -> None:
+        """Options of a context are those of the sockets made next."""
         context.sndhwm = UNSENT_MESSAGES
+        context.xpub_nodrop = 1
         super().init_iopub(context)  # type: ignore[no-untyped-call]
+        del context.sndhwm, context.xpub_nodrop
 
 
 def pack(message: Any) -> bytes:

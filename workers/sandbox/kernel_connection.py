@@ -38,9 +38,9 @@ START_TIMEOUT_S = 25.0
 RESUBSCRIBE_S = 0.2
 LISTEN_AGAIN_S = 5.0
 LOG_BYTES = 4096
-UNREAD_MESSAGES = 500
-"""Held here until they are read. What is more waits in the kernel's own process, in its own memory (`UNSENT_MESSAGES` of `kernel_boot.py`);
-it goes on only as fast as this process reads."""
+UNREAD_MESSAGES = 32
+"""Held here until they are read. What is more waits in the kernel's own process, and stops its cell (`kernel_boot.py`): it goes on as fast
+as this process reads, and nothing is lost."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """A larger one (a huge picture or value; what is printed comes in pieces) is dropped on its way, connection and all; the cell is then
 marked incomplete. With `UNREAD_MESSAGES` it bounds what a kernel can make this process hold."""
@@ -91,6 +91,7 @@ class KernelConnection:
         self._cells: dict[str, Cell] = {}
         self._interrupts: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
         self._heard = asyncio.Event()
+        self.n_heard = 0
         self.process = process
         self.ended = asyncio.create_task(process.wait(), name=f"kernel {process.pid}")
         self.ended.add_done_callback(_retrieve)
@@ -274,6 +275,7 @@ class KernelConnection:
 
     def _take_shown(self, kind: str, number: str, content: bytes) -> None:
         self._heard.set()
+        self.n_heard += 1
         cell = self._cells.get(number)
         if cell is None:
             return

@@ -216,7 +216,7 @@ class LocalSandboxes:
                 limits=spec.limits,
                 holder_pid=identity.pid,
                 keeper_pid=holder.keeper.pid if holder.keeper else 0,
-                folders=tuple(folder.path / name for name in ("home", "tmp", "upper", "var-tmp")),
+                folders=tuple(folder.path / name for name in ("home", "shm", "tmp", "upper", "var-tmp")),
             )
         )
         holder.gone.add_done_callback(lambda _: watch.close())

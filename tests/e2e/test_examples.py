@@ -65,7 +65,8 @@ def fleet() -> Iterator[Run]:
         (home / "site").mkdir()
         install(ROOT / "examples/own_task", home / "site")
         folders = {f"ROLLSTREAM_{name.upper()}_DIR": str(home / name) for name in ("run", "data", "scratch", "state")}
-        environment = {**folders, "HOME": str(home), "PYTHONPATH": f"{ROOT}:{home / 'site'}", "ROLLSTREAM_REDIS_URL": ""}
+        environment = {**folders, "HOME": str(home), "PYTHONPATH": f"{ROOT}:{home / 'site'}"}
+        environment |= {"ROLLSTREAM_REDIS_URL": "", "ROLLSTREAM_SANDBOX_BACKEND": "process"}
         with ChildProcesses(home / "logs", environment) as children:
             children.start("model", "workers.llm.scripted", "--socket", str(home / "llm"), *MODEL, str(ARITHMETIC), str(WORDS))
             children.start("own", "workers.llm.scripted", "--socket", str(home / "own"), *MODEL, str(ARITHMETIC))

@@ -106,6 +106,7 @@ async def math_fleet(**variables: str) -> AsyncIterator[MathFleet]:
             "ROLLSTREAM_REDIS_URL": server.url,
             "ROLLSTREAM_LEASE_S": str(LEASE_S),
             "ROLLSTREAM_RETRY_BACKOFF_S": "0.05",
+            "ROLLSTREAM_SANDBOX_BACKEND": "process",  # what the scripted model writes is known
             **{f"ROLLSTREAM_{name.upper()}_DIR": str(folder / name) for name in ("run", "scratch", "state", "data")},
             **variables,
         }

@@ -105,7 +105,7 @@ async def fleet(settings: QueueSettings, client: AsyncClient, tmp_path: Path) ->
         settings = settings.model_copy(update={"lease_s": LEASE_S})
         environment = {f"ROLLSTREAM_{name.upper()}_DIR": str(folder / name) for name in ("run", "data", "scratch", "state")}
         environment |= {"ROLLSTREAM_REDIS_URL": settings.redis_url, "ROLLSTREAM_NAMESPACE": settings.namespace}
-        environment |= {"ROLLSTREAM_LEASE_S": str(LEASE_S), "ROLLSTREAM_RETRY_BACKOFF_S": "0.05"}
+        environment |= {"ROLLSTREAM_LEASE_S": str(LEASE_S), "ROLLSTREAM_RETRY_BACKOFF_S": "0.05", "ROLLSTREAM_SANDBOX_BACKEND": "process"}
         with ChildProcesses(tmp_path / "logs", environment) as children:
             fleet = Fleet(settings, client, children, folder)
             await fleet.listens()

@@ -51,6 +51,7 @@ from tests.e2e.documents import (
 )
 from trainer_client import JobRequest, StepRequest, connect
 from workers.sandbox.images import ImageSettings
+from workers.sandbox.service.settings import SandboxSettings
 from workers.settings import WorkerSettings
 
 REFERENCE = ROOT / "docs/reference"
@@ -230,7 +231,7 @@ def shown_default(value: object) -> str:
         case "":
             return "*empty*"
         case tuple():
-            return ",".join(map(str, value))
+            return ",".join(map(str, value)) or "*empty*"
         case _:
             return str(value)
 
@@ -241,6 +242,7 @@ def shown_default(value: object) -> str:
         ("The queue", QueueSettings, {}),
         ("A worker", WorkerSettings, {"stage": "*required*", "node": "*host*"}),
         ("A vLLM server", VllmSettings, {}),
+        ("Sandboxes", SandboxSettings, {}),
         ("Images", ImageSettings, {}),
         ("The housekeeping queue", HousekeepingSettings, {}),
     ],
@@ -261,6 +263,7 @@ def test_each_variable_of_the_environment_is_explained_and_exists() -> None:
         f"ROLLSTREAM_WORKER_{name.upper()}" for name in WorkerSettings.model_fields
     }
     built |= {f"ROLLSTREAM_VLLM_{name.upper()}" for name in VllmSettings.model_fields}
+    built |= {f"ROLLSTREAM_SANDBOX_{name.upper()}" for name in SandboxSettings.model_fields}
     built |= {f"ROLLSTREAM_IMAGE_{name.upper()}" for name in ImageSettings.model_fields}
     built |= {f"ROLLSTREAM_HOUSEKEEPING_{name.upper()}" for name in HousekeepingSettings.model_fields}
     in_sources = set(re.findall(r"ROLLSTREAM_[A-Z0-9_]*[A-Z0-9]\b", sources(*PACKAGES, "tests/contract", "tests/integration"))) | built

@@ -1,0 +1,56 @@
+"""Sandboxes of each backend with walls that works here, by the kinds of the contract (`tests/contract/sandbox/kinds.py`)."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.sandbox.kinds import KINDS, Kind, usable
+from workers.sandbox import Sandbox, SandboxOwner, SandboxProvider
+from workers.sandbox.local.folder import remove_tree
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "walled_name" in metafunc.fixturenames:
+        metafunc.parametrize("walled_name", [name for name, kind in KINDS.items() if kind.walls])
+
+
+@pytest.fixture
+def kind(walled_name: str) -> Kind:
+    return usable(walled_name)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder with a short path: sockets live below it."""
+    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
+    yield path
+    remove_tree(path)
+    assert not path.exists()
+
+
+@pytest.fixture
+async def provider(kind: Kind, place: Path) -> AsyncIterator[SandboxProvider]:
+    async with kind.open(place) as provider:
+        yield provider
+
+
+@pytest.fixture
+async def sandbox(provider: SandboxProvider, kind: Kind) -> AsyncIterator[Sandbox]:
+    async with await provider.start(kind.spec, an_owner()) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+async def neighbour(provider: SandboxProvider, kind: Kind) -> AsyncIterator[Sandbox]:
+    """Another sandbox of the same worker."""
+    async with await provider.start(kind.spec, an_owner()) as sandbox:
+        yield sandbox
+
+
+def an_owner() -> SandboxOwner:
+    return SandboxOwner(job_id=f"run:{secrets.token_hex(4)}", attempt=1, boot_id="boot")

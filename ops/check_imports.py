@@ -5,7 +5,8 @@ Run as `python -m ops.check_imports`; reads the sources, imports nothing of them
 1. A part imports only itself and the parts that its line in `MAY_IMPORT` lists.
 2. In `workers`, only the stages and what stands beside them reach a Redis library, also not through a module of `pipeline`.
 3. What a part imports when it is loaded is declared for its role in pyproject.toml; what it imports later, inside a function or
-   a `try`, is declared in some extra. The launcher needs no package at all; what runs elsewhere is not ours to declare.
+   a `try`, is declared in some extra. The launcher needs no package at all; what runs elsewhere is not ours to declare, and
+   a program that is run as a file finds what stands beside it by its bare name.
 """
 
 import ast
@@ -184,6 +185,7 @@ def undeclared_packages(
     """
     declared = _declared(project)
     everywhere = frozenset().union(*declared.values())
+    names = frozenset(module.name for module in modules)
     for module in modules:
         if part_of(module.name) in ELSEWHERE:
             continue
@@ -191,13 +193,19 @@ def undeclared_packages(
         is_bare = part_of(module.name) == "ops.launcher" or module.name == "ops"
         for entry in module.imports:
             top = entry.target.partition(".")[0]
-            if top in sys.stdlib_module_names or top in PACKAGES:
+            if top in sys.stdlib_module_names or top in PACKAGES or _stands_beside(module.name, top, names):
                 continue
             bringers = {_normal(name) for name in distributions.get(top, [top])}
             allowed = frozenset[str]() if is_bare else role if entry.is_at_load else everywhere
             if not bringers & allowed:
                 where = "the standard library only" if is_bare else "its role" if entry.is_at_load else "any extra"
                 yield f"{module.path}:{entry.line}: {top} ({', '.join(sorted(bringers))}) is not among the packages of {where}"
+
+
+def _stands_beside(module: str, top: str, names: frozenset[str]) -> bool:
+    """Whether a program that is run as a file, without our packages, finds a module beside itself or one folder up."""
+    folder = module.rpartition(".")[0]
+    return not {f"{folder}.{top}", f"{folder.rpartition('.')[0]}.{top}"}.isdisjoint(names)
 
 
 def _extras_of(module: str) -> tuple[str, ...]:

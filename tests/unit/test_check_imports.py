@@ -9,7 +9,6 @@ from ops.check_imports import read_modules, redis_below_the_stages, undeclared_p
 DECLARED = {
     "dependencies": ["redis[hiredis]>=8", "numpy"],
     "optional-dependencies": {
-        "trainer": [],
         "workers": ["aiohttp>=3", "PyYAML"],
         "ops": ["rollstream[workers]", "typer"],
         "dev": ["pytest"],
@@ -106,3 +105,18 @@ def test_a_package_must_be_declared_for_the_role_that_loads_it(tmp_path: Path, m
     found = list(undeclared_packages(read_modules(a_tree(tmp_path, **{module: source})), DECLARED, BROUGHT_BY))
 
     assert (found == []) is is_allowed
+
+
+def test_a_program_that_runs_as_a_file_may_load_what_stands_beside_it(tmp_path: Path) -> None:
+    """It finds `parts` beside itself and `above` one folder up, without our packages; `nowhere` is in neither."""
+    tree = a_tree(
+        tmp_path,
+        workers__sandbox__local__program="import parts, above\nimport nowhere",
+        workers__sandbox__local__parts="",
+        workers__sandbox__above="",
+        workers__tools__nowhere="",
+    )
+
+    [found] = undeclared_packages(read_modules(tree), DECLARED, BROUGHT_BY)
+
+    assert "nowhere" in found

@@ -1,4 +1,4 @@
-"""What tests of sandboxes find on this machine: an image, a container runtime. The launcher names them; pytest alone finds what it brought."""
+"""What tests of sandboxes with walls find on a machine, once for all of them: the launcher names what it brought, pytest alone finds it."""
 
 from __future__ import annotations
 

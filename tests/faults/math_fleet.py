@@ -20,6 +20,7 @@ from pipeline.scripts import Scripts, Unit
 from pipeline.settings import QueueSettings
 from pipeline.testing.servers import PrivateServer, found_servers
 from pipeline.testing.wait import wait_until
+from workers.sandbox.service.settings import SANDBOXES
 
 RUN = "killed"
 LEASE_S = 2.0
@@ -77,12 +78,13 @@ class MathFleet:
         await self.scripts.accept(RUN, self.incarnation, template, "t", body, units, max_waiting=10**6, window=64)
         return units
 
-    def processes(self) -> list[str]:
-        """Of sandboxes: what runs below the scratch folder."""
-        found = []
+    def of_sandboxes(self) -> list[str]:
+        """What is left of them: folders, and processes that have to do with one."""
+        below = self.folder / "scratch" / SANDBOXES
+        found = [path.name for path in below.iterdir()] if below.exists() else []
         for process in psutil.process_iter():
             try:
-                if str(self.folder / "scratch") in " ".join([process.cwd(), *process.cmdline()]):
+                if f"{below}/" in " ".join([process.cwd(), *process.cmdline()]):
                     found.append(" ".join(process.cmdline())[:120])
             except psutil.Error:
                 continue

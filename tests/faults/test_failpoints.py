@@ -31,6 +31,7 @@ from tests.faults.diary import Diary
 from tests.faults.judging_trainer import OUTSIDE_POINTS
 from tests.faults.math_fleet import RUN, MathFleet, ended
 from tests.faults.test_worker_processes import GRADER_POINTS
+from tests.integration.images.test_kills import IMAGE_POINTS
 from tests.integration.supervisor.test_kills import SUPERVISOR_POINTS
 from tests.integration.weight_update.test_deaths import UPDATE_POINTS
 
@@ -136,11 +137,7 @@ async def test_a_worker_killed_at_any_call_of_a_sandbox_or_the_pool_loses_nothin
     audit = QueueAudit(fleet.client, fleet.keys)
     assert await audit.all_ended(RUN, units) == []
     assert {record["out"] for record in await audit.results(RUN)} <= {"ok", "model_failure"}
-
-    def nothing_is_left() -> bool:
-        return not fleet.processes() and not list((fleet.folder / "scratch").glob("*/sandboxes/*"))
-
-    await wait_until(nothing_is_left, "no sandbox is left", timeout_s=30)
+    await wait_until(lambda: not fleet.of_sandboxes(), "no sandbox is left", timeout_s=30)
 
 
 @pytest.mark.timeout(300)
@@ -200,7 +197,7 @@ async def test_a_command_killed_at_its_call_is_given_again(name: str, settings: 
 
 def test_a_process_is_killed_at_every_failpoint_there_is() -> None:
     """The page has all of them (`tests/e2e/test_docs.py`); these are the lists that the kills go through."""
-    supervisors = {name.partition(":")[0] for name in SUPERVISOR_POINTS}
-    killed = {*WORKER_FAILPOINTS, *WORKER_POINTS, *GRADER_POINTS, *TRAINER_POINTS, *COMMAND_POINTS, *OUTSIDE_POINTS, *UPDATES, *supervisors}
+    counted = {name.partition(":")[0] for name in (*SUPERVISOR_POINTS, *IMAGE_POINTS)}
+    killed = {*WORKER_FAILPOINTS, *WORKER_POINTS, *GRADER_POINTS, *TRAINER_POINTS, *COMMAND_POINTS, *OUTSIDE_POINTS, *UPDATES, *counted}
 
     assert killed == set(listed_failpoints())

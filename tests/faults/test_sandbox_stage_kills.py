@@ -42,12 +42,6 @@ def kill_service(fleet: MathFleet) -> None:
     os.kill(int((fleet.folder / "run" / "sandbox.lock").read_text()), signal.SIGKILL)
 
 
-def of_sandboxes(fleet: MathFleet) -> list[str]:
-    """What is left of them: folders, and processes that name one in their command line."""
-    folders = [path.name for path in (fleet.folder / "scratch" / "sandboxes").iterdir()]
-    return folders + [line for line in fleet.processes() if "/scratch/sandboxes/" in line]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(200 + 100 * ROUNDS)
 async def test_jobs_whose_workers_and_services_are_killed_all_end_and_leave_no_sandbox(fleet: MathFleet) -> None:
@@ -74,4 +68,4 @@ async def test_jobs_whose_workers_and_services_are_killed_all_end_and_leave_no_s
     audit = QueueAudit(fleet.client, fleet.keys)
     assert await audit.all_ended(RUN, units) == []
     assert {record["out"] for record in await audit.results(RUN)} <= {"ok", "model_failure"}
-    await wait_until(lambda: not of_sandboxes(fleet), "no sandbox is left", timeout_s=6)
+    await wait_until(lambda: not fleet.of_sandboxes(), "no sandbox is left", timeout_s=6)

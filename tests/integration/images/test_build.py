@@ -12,6 +12,7 @@ import pytest
 from pipeline.errors import InvalidRequest
 from tests.image_files import a_simple_archive
 from tests.integration.images.conftest import Run, leftovers
+from tests.integration.images.test_kills import OF_A_BUILD
 from workers.sandbox.errors import ImageError, ImageMissing
 from workers.sandbox.images import ImageStore
 from workers.sandbox.images.build import Built, build
@@ -177,7 +178,7 @@ def test_a_removed_build_is_missing_and_names_what_builds_it(store: ImageStore, 
         store.lease("task")
 
 
-@pytest.mark.parametrize("step", ["image_copied:1", "image_copied:2", "image_filled:2", "image_made:2", "image_unnamed"])
+@pytest.mark.parametrize("step", OF_A_BUILD)
 def test_a_killed_build_is_done_by_the_next(image: Run, store: ImageStore, definition: Path, step: str) -> None:
     definition.write_text(DEFINITION.replace("run =", "#"))  # root has no sandboxes; copies alone pass the same steps
 

@@ -16,11 +16,18 @@ from tests.image_files import a_sif, a_simple_archive
 from tests.integration.images.conftest import Run, leftovers, store_environment
 from workers.sandbox.images import ImageStore
 
-
-@pytest.mark.parametrize(
-    "step",
-    ["image_locked", "image_layer:1", "image_layer:2", "image_filled", "image_described", "image_made", "image_unnamed", "image_named"],
+OF_AN_ARCHIVE = (
+    *("image_locked", "image_layer:1", "image_layer:2", "image_filled", "image_described", "image_made", "image_unnamed"),
+    "image_named",
 )
+OF_A_SIF = ("image_fetched", "image_unshared", "image_shared", "image_locked", "image_filled", "image_described", "image_made")
+OF_A_REMOVAL = ("image_condemned", "image_trashed")
+OF_A_BUILD = ("image_copied:1", "image_copied:2", "image_filled:2", "image_made:2", "image_unnamed")
+IMAGE_POINTS = (*OF_AN_ARCHIVE, *OF_A_SIF, *OF_A_REMOVAL, *OF_A_BUILD, "image_leased")
+"""Where commands of images are killed by the tests of this folder."""
+
+
+@pytest.mark.parametrize("step", OF_AN_ARCHIVE)
 def test_a_pull_of_an_archive_killed_at_a_step_is_done_by_the_next(image: Run, store: ImageStore, tmp_path: Path, step: str) -> None:
     source = f"oci-archive:{a_simple_archive(tmp_path, layers=3)}"
 
@@ -34,9 +41,7 @@ def test_a_pull_of_an_archive_killed_at_a_step_is_done_by_the_next(image: Run, s
     assert leftovers(store) == []
 
 
-@pytest.mark.parametrize(
-    "step", ["image_fetched", "image_unshared", "image_shared", "image_locked", "image_filled", "image_described", "image_made"]
-)
+@pytest.mark.parametrize("step", OF_A_SIF)
 def test_a_pull_of_a_sif_killed_at_a_step_is_done_by_the_next(image: Run, store: ImageStore, tmp_path: Path, step: str) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -52,7 +57,7 @@ def test_a_pull_of_a_sif_killed_at_a_step_is_done_by_the_next(image: Run, store:
     assert [path for path in leftovers(store) if not path.endswith(".sif")] == []
 
 
-@pytest.mark.parametrize("step", ["image_condemned", "image_trashed"])
+@pytest.mark.parametrize("step", OF_A_REMOVAL)
 def test_a_removal_killed_at_a_step_leaves_a_whole_image_or_none(image: Run, store: ImageStore, tmp_path: Path, step: str) -> None:
     record = store.pull("task", f"oci-archive:{a_simple_archive(tmp_path)}")
 

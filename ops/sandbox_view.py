@@ -44,8 +44,7 @@ def as_text(view: SandboxView) -> list[str]:
         f"attached   to {who}",
         f"backend    {view.backend}, isolation {view.isolation or 'unknown'}, image {view.image or '(the files of the node)'}",
         "limits     " + (", ".join(f"{name} {value}" for name, value in view.limits.items()) or "none"),
-        "enforced   "
-        + (", ".join(f"{limit} by {means}" for limit, means in view.enforced.items()) or "not told"),
+        "enforced   " + (", ".join(f"{limit} by {means}" for limit, means in view.enforced.items()) or "not told"),
         f"processes  {len(view.processes)}",
     ]
     return lines + [f"           {process}" for process in view.processes]

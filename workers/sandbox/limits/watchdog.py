@@ -3,7 +3,7 @@
 1. A look a second costs a few milliseconds for hundreds of processes (`process_table.py`). It is sooner when a sandbox is near a bound, and
    later when looks are dear: whatever runs on the node, looking takes at most `MOST_SHARE` of a core.
 2. Over a bound, processes are ended, never the sandbox: its shell and files stay, so the agent reads what happened and can go on. Who is
-   ended is named in a notice, which the next result of the sandbox carries, and in its use, which the job's record carries.
+   ended is named in a notice and in the sandbox's use; today a notice is a line in the log.
       memory      the largest processes, until the rest fits
       processes   all but shells and kernels; these too when it happens again soon
       CPU time    whatever still computes, at each look from then on

@@ -22,12 +22,13 @@ import contextlib
 import fcntl
 import hashlib
 import hmac
+import itertools
 import json
 import os
 import re
 import secrets
-import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -368,17 +369,32 @@ def sandbox_paths(scratch: Path, prefix: str = "") -> list[Path]:
 
 
 def remove_tree(path: Path) -> None:
-    """Deletes a folder that a stranger filled: folders without permissions are opened first, links are never followed."""
+    """Deletes a folder that a stranger filled, however deep; links are never followed, folders without permissions are opened first.
+
+    Each folder in it is brought up into one yard before it is emptied, so nothing here recurses and no path gets longer than the yard's.
+    """
     with contextlib.suppress(FileNotFoundError):
-        try:
-            shutil.rmtree(path)
-        except PermissionError:
-            for folder, names, _ in os.walk(path):
-                for name in names:
-                    inner = os.path.join(folder, name)
-                    if stat.S_ISDIR(os.lstat(inner).st_mode):
-                        os.chmod(inner, 0o700)
-            shutil.rmtree(path)
+        os.chmod(path, 0o700)
+        yard = Path(tempfile.mkdtemp(prefix=".yard-", dir=path))
+        numbers = itertools.count()
+        folders = [path]
+        while folders:
+            folder = folders.pop()
+            for name in os.listdir(folder):
+                inner = folder / name
+                if inner == yard:
+                    continue
+                if not stat.S_ISDIR(os.lstat(inner).st_mode):
+                    os.unlink(inner)
+                    continue
+                os.chmod(inner, 0o700)
+                brought_up = yard / str(next(numbers))
+                inner.rename(brought_up)
+                folders.append(brought_up)
+            if folder != path:
+                os.rmdir(folder)
+        os.rmdir(yard)
+        os.rmdir(path)
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

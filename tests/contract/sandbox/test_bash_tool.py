@@ -115,15 +115,17 @@ async def test_a_restart_frees_a_shell_that_is_busy(bash: Call) -> None:
     assert "free\n[Exit code 0." in answer.text
 
 
-async def test_what_background_jobs_print_between_calls_is_told_apart(bash: Call) -> None:
+async def test_what_background_jobs_print_between_calls_is_told_apart(sandbox: Sandbox, bash: Call) -> None:
     await bash(command="(while [ ! -e go ]; do sleep 0.01; done; echo late; touch gone) & disown")
     await bash(command="(sleep 0.2; echo later; touch done) & disown; touch go; while [ ! -e gone ]; do sleep 0.01; done")
 
     async def has_printed() -> bool:
-        answer = await bash(command="cat done && echo own")
-        return "[Printed by background jobs before this call:]\nlater\n[Output of this call:]\nown" in answer.text
+        return "done" in [entry.name for entry in await sandbox.list()]
 
-    await wait_until(has_printed, "the job's line is told as the job's")
+    await wait_until(has_printed, "the job has printed")
+    answer = await bash(command="echo own")
+
+    assert "[Printed by background jobs before this call:]\nlater\n[Output of this call:]\nown" in answer.text
 
 
 async def test_long_output_says_at_its_end_how_much_is_missing(bash: Call) -> None:

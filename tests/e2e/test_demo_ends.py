@@ -51,7 +51,7 @@ def process_of(home: Path, words: str) -> psutil.Process | None:
 
 
 def sandboxes(home: Path) -> list[Path]:
-    return list(home.glob("scratch/*/*/sandboxes/[0-9a-f]*"))
+    return list(home.glob("scratch/*/sandboxes/[0-9a-f]*"))
 
 
 @pytest.mark.timeout(120)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -38,8 +39,9 @@ async def results(fleet: MathFleet) -> int:
 
 
 def kill_service(fleet: MathFleet) -> None:
-    """The process that has the lock of the run folder; workers start the next one."""
-    os.kill(int((fleet.folder / "run" / "sandbox.lock").read_text()), signal.SIGKILL)
+    """The process that has the lock of the run folder, unless it has just ended by itself; workers start the next one."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int((fleet.folder / "run" / "sandbox.lock").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.slow

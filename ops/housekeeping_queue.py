@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 from redis import Redis
 
-from pipeline.errors import InvalidRequest
-from pipeline.settings import ENVIRONMENT_PREFIX, QueueSettings, read_table
+from pipeline.settings import ENVIRONMENT_PREFIX, QueueSettings, TableSettings
 
 if TYPE_CHECKING:
     from rq import Queue
@@ -32,34 +30,16 @@ RESULT_TTL_S = 7 * 24 * 3600
 FAILURE_TTL_S = 30 * 24 * 3600
 
 
-class HousekeepingSettings(BaseModel):
+class HousekeepingSettings(TableSettings):
     """Where the housekeeping queue is."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    table = "housekeeping"
+    variables = f"{ENVIRONMENT_PREFIX}HOUSEKEEPING_"
 
     redis_url: str = ""
     """A standalone Redis, by address; empty = the queue's own."""
     queue: str = Field(default=QUEUE, pattern=r"^[a-z][a-z0-9_-]{0,31}$")
     """Which of several queues; a worker works one."""
-
-    @classmethod
-    def load(cls, file: Path | None = None, **arguments: object) -> Self:
-        """Reads the settings: argument > environment (`ROLLSTREAM_HOUSEKEEPING_<NAME>`) > `[housekeeping]` > default.
-
-        Raises:
-            InvalidRequest
-        """
-        found = dict(read_table(file, "housekeeping"))
-        for name in cls.model_fields:
-            value = os.environ.get(f"{ENVIRONMENT_PREFIX}HOUSEKEEPING_{name.upper()}")
-            if value:
-                found[name] = value
-        found.update({name: value for name, value in arguments.items() if value is not None})
-        try:
-            return cls.model_validate(found)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise InvalidRequest(first["msg"], field="housekeeping." + ".".join(map(str, first["loc"]))) from error
 
 
 class HousekeepingQueue:

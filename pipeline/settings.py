@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
@@ -21,10 +21,45 @@ DAY_S = 86_400.0
 MAX_UNREAD = 200_000
 
 
-class QueueSettings(BaseModel):
-    """Settings of the queue, the same for every kind of process."""
+class TableSettings(BaseModel):
+    """Settings that stand in one table of `rollstream.toml`, and in variables of the environment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    table: ClassVar[str]
+    variables: ClassVar[str]
+    """What their variables begin with."""
+
+    @classmethod
+    def load(cls, file: Path | None = None, **arguments: object) -> Self:
+        """Reads the settings of this process.
+
+        Args:
+            file: a `rollstream.toml`. Default: the one in the current folder, when there is one.
+            arguments: what the command line said; None means not said.
+
+        Raises:
+            InvalidRequest: an unknown key or a value that does not fit, with its name.
+        """
+        found = dict(read_table(file, cls.table))
+        for name, field in cls.model_fields.items():
+            value = os.environ.get(cls.variables + name.upper())
+            if value:
+                found[name] = value.split(",") if isinstance(field.default, tuple) else value
+        found.update({name: value for name, value in arguments.items() if value is not None})
+        try:
+            return cls.model_validate(found)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, (cls.table, *first["loc"])))
+            raise InvalidRequest(first["msg"].removeprefix("Value error, "), field=where) from error
+
+
+class QueueSettings(TableSettings):
+    """Settings of the queue, the same for every kind of process."""
+
+    table = "queue"
+    variables = ENVIRONMENT_PREFIX
 
     redis_url: str = ""
     """`unix://`, `redis://` or `rediss://`; empty = the embedded server of this machine."""
@@ -72,29 +107,6 @@ class QueueSettings(BaseModel):
         if self.redis_password_file is None:
             return None
         return SecretStr(self.redis_password_file.read_text(encoding="utf-8").strip())
-
-    @classmethod
-    def load(cls, file: Path | None = None, **arguments: object) -> Self:
-        """Reads the settings of this process.
-
-        Args:
-            file: a `rollstream.toml`; its table `[queue]` is read. Default: the one in the current folder, when there is one.
-            arguments: what the command line said; None means not said.
-
-        Raises:
-            InvalidRequest: an unknown key or a value that does not fit, with its name.
-        """
-        found = dict(read_table(file, "queue"))
-        for name in cls.model_fields:
-            value = os.environ.get(ENVIRONMENT_PREFIX + name.upper())
-            if value:
-                found[name] = value
-        found.update({name: value for name, value in arguments.items() if value is not None})
-        try:
-            return cls.model_validate(found)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise InvalidRequest(first["msg"].removeprefix("Value error, "), field="queue." + ".".join(map(str, first["loc"]))) from error
 
 
 def read_table(file: Path | None, table: str) -> dict[str, object]:

@@ -7,11 +7,10 @@ import socket
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from pipeline.errors import InvalidRequest
 from pipeline.messages import Stage
-from pipeline.settings import ENVIRONMENT_PREFIX, read_table
+from pipeline.settings import ENVIRONMENT_PREFIX, TableSettings
 
 DEFAULT_SLOTS = {Stage.INIT: 4, Stage.RUN: 32, Stage.EVAL: 4}
 """RUN waits for the model most of the time; INIT and EVAL work."""
@@ -24,10 +23,11 @@ def default_node() -> str:
     return f"{host}-{job}" if job else host
 
 
-class WorkerSettings(BaseModel):
+class WorkerSettings(TableSettings):
     """Settings of one worker process."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    table = "worker"
+    variables = f"{ENVIRONMENT_PREFIX}WORKER_"
 
     stage: Stage
     slots: int = Field(default=0, ge=0, le=4096)
@@ -64,22 +64,3 @@ class WorkerSettings(BaseModel):
     @property
     def slot_count(self) -> int:
         return self.slots or DEFAULT_SLOTS[self.stage]
-
-    @classmethod
-    def load(cls, file: Path | None = None, **arguments: object) -> Self:
-        """Reads the settings: argument > environment > `[worker]` of the file > default.
-
-        Raises:
-            InvalidRequest
-        """
-        found = dict(read_table(file, "worker"))
-        for name in cls.model_fields:
-            value = os.environ.get(f"{ENVIRONMENT_PREFIX}WORKER_{name.upper()}")
-            if value:
-                found[name] = value.split(",") if name == "capabilities" else value
-        found.update({name: value for name, value in arguments.items() if value is not None})
-        try:
-            return cls.model_validate(found)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise InvalidRequest(first["msg"], field="worker." + ".".join(map(str, first["loc"]))) from error

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from pipeline.errors import InvalidRequest
-from pipeline.settings import ENVIRONMENT_PREFIX, read_table
+from pipeline.settings import ENVIRONMENT_PREFIX, TableSettings
 
 
-class VllmSettings(BaseModel):
+class VllmSettings(TableSettings):
     """What is the same for every server that is started on a machine."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    table = "vllm"
+    variables = f"{ENVIRONMENT_PREFIX}VLLM_"
 
     python: str = ""
     """Interpreter that has vLLM; empty = the one that runs this."""
@@ -29,22 +27,3 @@ class VllmSettings(BaseModel):
     """Threads of a server on the CPU; 0 = the cores it may use."""
     cpu_kv_cache_mib: int = Field(default=256, ge=16)
     """Memory for keys and values of a server on the CPU, MiB."""
-
-    @classmethod
-    def load(cls, file: Path | None = None, **arguments: object) -> Self:
-        """Reads the settings; an argument that is None was not said.
-
-        Raises:
-            InvalidRequest: an unknown key or a value that does not fit, with its name.
-        """
-        found = dict(read_table(file, "vllm"))
-        for name in cls.model_fields:
-            value = os.environ.get(f"{ENVIRONMENT_PREFIX}VLLM_{name.upper()}")
-            if value:
-                found[name] = value
-        found.update({name: value for name, value in arguments.items() if value is not None})
-        try:
-            return cls.model_validate(found)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise InvalidRequest(first["msg"].removeprefix("Value error, "), field="vllm." + ".".join(map(str, first["loc"]))) from error

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from pipeline.errors import InvalidRequest
-from pipeline.settings import ENVIRONMENT_PREFIX, read_table
+from pipeline.settings import ENVIRONMENT_PREFIX, TableSettings
 
 GIB = 1024**3
 
 
-class ImageSettings(BaseModel):
+class ImageSettings(TableSettings):
     """Where images are, and how much of the disk they may take."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    table = "image"
+    variables = f"{ENVIRONMENT_PREFIX}IMAGE_"
 
     shared_dir: Path | None = None
     """Names and SIF files, for all nodes; none = `images` in the state folder."""
@@ -45,22 +44,3 @@ class ImageSettings(BaseModel):
         if self.low_mark > self.high_mark:
             raise ValueError(f"low_mark is {self.low_mark}, expected at most high_mark ({self.high_mark})")
         return self
-
-    @classmethod
-    def load(cls, file: Path | None = None, **arguments: object) -> Self:
-        """Reads the settings; an argument that is None was not said.
-
-        Raises:
-            InvalidRequest: an unknown key or a value that does not fit, with its name.
-        """
-        found = dict(read_table(file, "image"))
-        for name in cls.model_fields:
-            value = os.environ.get(f"{ENVIRONMENT_PREFIX}IMAGE_{name.upper()}")
-            if value:
-                found[name] = value
-        found.update({name: value for name, value in arguments.items() if value is not None})
-        try:
-            return cls.model_validate(found)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise InvalidRequest(first["msg"].removeprefix("Value error, "), field="image." + ".".join(map(str, first["loc"]))) from error

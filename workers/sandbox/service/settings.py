@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from pipeline.errors import InvalidRequest
 from pipeline.folders import Folders
-from pipeline.settings import ENVIRONMENT_PREFIX, read_table
+from pipeline.settings import ENVIRONMENT_PREFIX, TableSettings
 
 SANDBOXES = "sandboxes"
 """Folder below scratch."""
 
 
-class SandboxSettings(BaseModel):
+class SandboxSettings(TableSettings):
     """Settings of the sandboxes of one node."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    table = "sandbox"
+    variables = f"{ENVIRONMENT_PREFIX}SANDBOX_"
 
     backend: str = Field(default="auto", pattern=r"^[a-z]+$")
     """What builds the walls; `auto` = the first that works here and has any."""
@@ -57,22 +55,3 @@ class SandboxSettings(BaseModel):
     def scratch(self) -> Path:
         """Folder that sandboxes live below."""
         return self.scratch_dir or Folders.from_environment().scratch
-
-    @classmethod
-    def load(cls, file: Path | None = None, **arguments: object) -> Self:
-        """Reads the settings: argument > environment > `[sandbox]` of the file > default.
-
-        Raises:
-            InvalidRequest
-        """
-        found = dict(read_table(file, "sandbox"))
-        for name in cls.model_fields:
-            value = os.environ.get(f"{ENVIRONMENT_PREFIX}SANDBOX_{name.upper()}")
-            if value:
-                found[name] = value
-        found.update({name: value for name, value in arguments.items() if value is not None})
-        try:
-            return cls.model_validate(found)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise InvalidRequest(first["msg"], field="sandbox." + ".".join(map(str, first["loc"]))) from error

@@ -27,6 +27,7 @@ from typing import IO, Literal, Protocol, Self
 
 from workers.sandbox.results import ExecResult, FileEntry, KernelResult, ShellResult
 from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec
+from workers.sandbox.use import SandboxUse
 
 DEFAULT_OUTPUT_BYTES = 64 * 1024
 """32 KiB of beginning and as much of end: far more than an observation may have in tokens, little beside a job's other memory."""
@@ -134,6 +135,9 @@ class Sandbox(Protocol):
 
     async def list(self, path: str = ".") -> Sequence[FileEntry]:
         """The names in a folder, sorted."""
+
+    async def use(self) -> SandboxUse:
+        """What it has used so far, what bounds it, and what was ended in it. After its end: all of its use, as far as it is known."""
 
     async def park(self) -> SandboxHandle:
         """Ends the processes, keeps the files, and gives the lease up for the next attachment."""

@@ -1,4 +1,8 @@
-"""What comes back from a sandbox. What a command does to itself is a result: exit codes, signals, time limits, a dead shell or kernel."""
+"""What comes back from a sandbox. What a command does to itself is a result: exit codes, signals, time limits, a dead shell or kernel.
+
+`notices`, in each: what was ended or refused in the sandbox for going over a bound, while the command ran or since the result before, in
+words and in order. A command that was killed for such a reason has the reason in its own result.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ class ExecResult:
     truncated_bytes: int
     """Bytes of both streams that were dropped."""
     took_s: float
+    notices: tuple[str, ...] = ()
 
     @property
     def stdout_text(self) -> str:
@@ -59,6 +64,7 @@ class ShellResult:
     """What background jobs printed between the last command and this one."""
     truncated_bytes: int = 0
     took_s: float = 0.0
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,7 @@ class KernelResult:
     """Messages were lost on the way; the status is certain, the output may lack parts."""
     truncated_bytes: int = 0
     took_s: float = 0.0
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

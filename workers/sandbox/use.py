@@ -20,6 +20,8 @@ class SandboxUse:
     """Processes and threads, at the last look."""
     processes_peak: int = 0
     cpu_s: float = 0.0
+    cpu_before_s: float = 0.0
+    """Of `cpu_s`: by earlier attachments."""
     disk_bytes: int = 0
     """What its files occupy beside the image, at the last count."""
     files: int = 0

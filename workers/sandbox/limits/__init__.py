@@ -8,6 +8,6 @@ from workers.sandbox.limits.cgroups import Cgroups, SandboxCgroup, find_cgroups
 from workers.sandbox.limits.enforced import enforced_by
 from workers.sandbox.limits.node import usable_cores
 from workers.sandbox.limits.watch import Watch, Watched
-from workers.sandbox.limits.watchdog import Watchdog
+from workers.sandbox.limits.watchdog import WATCHES, Watchdog
 
-__all__ = ["Cgroups", "SandboxCgroup", "Watch", "Watchdog", "Watched", "enforced_by", "find_cgroups", "usable_cores"]
+__all__ = ["WATCHES", "Cgroups", "SandboxCgroup", "Watch", "Watchdog", "Watched", "enforced_by", "find_cgroups", "usable_cores"]

@@ -1,4 +1,9 @@
-"""Ends processes of a sandbox that went over a bound. Blocks; called in the watchdog's thread."""
+"""Ends processes of a sandbox that went over a bound. Blocks; called in the watchdog's thread.
+
+Whoever is to end is told of first, then signalled. The other way round the result of a command could be on its way before anybody knew
+why it had ended: to stop a process is enough for that, a shell with job control answers when its command stops. So a notice can be untrue
+of a process that ended by itself in the microseconds between; it was over its bound all the same.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +16,24 @@ ROUNDS = 50
 """Looks at a family that keeps forking. Each stops all that it finds, so that a bomb is down after three or four."""
 NAMED = 3
 
-
-def kill(processes: Iterable[Process]) -> list[str]:
-    """Kills each; returns how those are called that were still there."""
-    named: list[str] = []
-    for process in processes:
-        inside = numbers_of(process.pid)[-1:] or [process.pid]
-        name = f"{process.name} (pid {inside[0]})"  # as `ps` shows it inside
-        if signal_exactly(process, signal.SIGKILL):
-            named.append(name)
-    return named
+Tell = Callable[[str], None]
+"""Given who will be ended, in words."""
 
 
-def stop_then_kill(find: Callable[[], Sequence[Process]], spared: Callable[[Process], bool]) -> list[str]:
+def kill(processes: Iterable[Process], tell: Tell) -> None:
+    """Kills those that are still there, after telling who they are. Who has ended, or is not ours to end, is not spoken of."""
+    there = [process for process in processes if signal_exactly(process, 0)]
+    if there:
+        tell(named(there))
+    for process in there:
+        signal_exactly(process, signal.SIGKILL)
+
+
+def stop_then_kill(find: Callable[[], Sequence[Process]], spared: Callable[[Process], bool], tell: Tell) -> None:
     """Ends a family faster than it can fork: whoever is found is stopped first, until a look finds nobody new; then all are killed.
 
-    A stopped process keeps its number, so a bomb cannot grow past the bound on processes meanwhile, and cannot answer a death.
+    A stopped process keeps its number, so a bomb cannot grow past the bound on processes meanwhile, and cannot answer a death. Told of are
+    those that the first look found.
     """
     stopped: dict[tuple[int, int], Process] = {}
     for _ in range(ROUNDS):
@@ -35,14 +42,23 @@ def stop_then_kill(find: Callable[[], Sequence[Process]], spared: Callable[[Proc
         ]
         if not fresh:
             break
+        if not stopped:
+            tell(named(fresh))
         for process in fresh:
             signal_exactly(process, signal.SIGSTOP)
             stopped[process.pid, process.started] = process
-    return kill(stopped.values())
+    for process in stopped.values():
+        signal_exactly(process, signal.SIGKILL)
 
 
-def listed(names: Sequence[str]) -> str:
-    """Some names, and how many more."""
-    if len(names) <= NAMED:
-        return ", ".join(names)
-    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+def named(processes: Sequence[Process]) -> str:
+    """Some by name, and how many more."""
+    names = ", ".join(map(name_of, processes[:NAMED]))
+    return names if len(processes) <= NAMED else f"{names} and {len(processes) - NAMED} more"
+
+
+def name_of(process: Process) -> str:
+    """As `ps` shows it inside. What runs there names itself as it likes: letters that could end or forge a line are not shown."""
+    inside = numbers_of(process.pid)[-1:] or [process.pid]
+    shown = "".join(letter if letter.isprintable() and letter not in "[]" else "?" for letter in process.name)
+    return f"{shown} (pid {inside[0]})"

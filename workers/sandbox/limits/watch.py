@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections import deque
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,14 +11,13 @@ import structlog
 
 from workers.sandbox.limits.cgroups import Events, SandboxCgroup
 from workers.sandbox.limits.disk import DiskUse
+from workers.sandbox.limits.notices import Notices
 from workers.sandbox.limits.process_table import Process, numbers_of, read_process, total
 from workers.sandbox.limits.verdicts import size_text
 from workers.sandbox.spec import Limits
 from workers.sandbox.use import SandboxUse
 
 log = structlog.get_logger(__name__)
-
-KEPT_NOTICES = 32
 
 COUNT_EVERY_S = 60.0
 """Of a sandbox that computes, although the disk shows no sign of it."""
@@ -46,22 +44,26 @@ class Watched:
     cgroup: SandboxCgroup | None = None
     cpu_used_s: float = 0.0
     """By earlier attachments."""
+    enforced: Mapping[str, str] = field(default_factory=dict)
+    """What bounds it on this node (`enforced.py`)."""
+    network_bytes: Callable[[], int] = lambda: 0
+    """What has gone through its way to the network so far."""
 
 
 class Watch:
-    """What the watchdog knows of one sandbox. `use` and `take_notices` may be called at any time."""
+    """What the watchdog knows of one sandbox. `use` and `take_notices` may be called at any time, also after its end."""
 
     def __init__(self, watched: Watched, close: Callable[[Watch], None]) -> None:
         self.watched = watched
         self._close = close
-        self._untold: deque[str] = deque(maxlen=KEPT_NOTICES)
-        self._notices: deque[str] = deque(maxlen=KEPT_NOTICES)
+        self.notices = Notices()
         holder = read_process(watched.holder_pid)
         self._holder_started = holder.started if holder else -1
         self._depth = len(numbers_of(watched.holder_pid))
         self._inside: dict[tuple[int, int], bool] = {}
         self._tree_cpu_s = self._lost_cpu_s = 0.0
         self._events = watched.cgroup.events() if watched.cgroup else Events()
+        self._looking_at_events = threading.Lock()
         self.inside: list[Process] = []
         """The sandbox's own processes at the last look."""
         self.memory_bytes = self.memory_peak_bytes = self.processes = self.processes_peak = 0
@@ -72,25 +74,38 @@ class Watch:
         self.disk = DiskState()
 
     def use(self) -> SandboxUse:
-        """What was used so far, without what others enforce or count."""
+        """What was used so far."""
         return SandboxUse(
+            enforced=self.watched.enforced,
             memory_bytes=self.memory_bytes,
             memory_peak_bytes=self.memory_peak_bytes,
             processes=self.processes,
             processes_peak=self.processes_peak,
             cpu_s=round(self.cpu_s, 3),
+            cpu_before_s=round(self.watched.cpu_used_s, 3),
             disk_bytes=self.disk.counted.bytes,
             files=self.disk.counted.files,
-            notices=tuple(self._notices),
+            network_bytes=self.watched.network_bytes(),
+            notices=self.notices.all(),
         )
 
-    def take_notices(self) -> tuple[str, ...]:
-        """What happened since it was last asked."""
-        taken: list[str] = []
-        with contextlib.suppress(IndexError):
-            while True:
-                taken.append(self._untold.popleft())
-        return tuple(taken)
+    def take_notices(self, since: int) -> tuple[str, ...]:
+        """For the result of a call that began when `notices.told` was `since`: what it has to say beside its own (`notices.py`).
+
+        What the kernel did by itself is asked for now: it has counted it before its victim could end.
+        """
+        self.look_at_events()
+        return self.notices.take(since)
+
+    def finish(self, reaped_cpu_s: float) -> None:
+        """Everything in it has ended. What ended since the last look is in no look: its time counts all the same.
+
+        Args:
+            reaped_cpu_s: CPU seconds of all that its holder waited for, and of what those had waited for.
+        """
+        counted = self.watched.cgroup.cpu_s() if self.watched.cgroup else None
+        used_s = reaped_cpu_s + self._lost_cpu_s if counted is None else counted
+        self.cpu_s = max(self.cpu_s, self.watched.cpu_used_s + used_s)
 
     def close(self) -> None:
         """Ends the watch; of the sandbox nothing is touched any more once a look that is under way has ended."""
@@ -99,8 +114,7 @@ class Watch:
     # -- for the watchdog ---------------------------------------------------------------------------------------------------------------
 
     def tell(self, notice: str) -> None:
-        self._untold.append(notice)
-        self._notices.append(notice)
+        self.notices.tell(notice)
         log.warning("sandbox_limit", sandbox_id=self.watched.sandbox_id, notice=notice)
 
     def take_in(self, members: Sequence[Process]) -> None:
@@ -110,23 +124,29 @@ class Watch:
         self.memory_peak_bytes = max(self.memory_bytes, self.memory_peak_bytes)
         self.processes = total(self.inside)
         self.processes_peak = max(self.processes, self.processes_peak)
-        self.cpu_s = self.watched.cpu_used_s + self._count_cpu(members)
+        self.cpu_s = max(self.cpu_s, self.watched.cpu_used_s + self._count_cpu(members))  # a look may end after `finish`
 
     def is_session(self, process: Process) -> bool:
         """Whether it was started by us: a shell, a kernel, a command."""
         return process.parent == self.watched.holder_pid
 
     def look_at_events(self) -> None:
+        """Tells what the kernel has done since the last time."""
         if self.watched.cgroup is None:
             return
-        before, self._events = self._events, self.watched.cgroup.events()
         limits = self.watched.limits
-        if killed := self._events.memory_kills - before.memory_kills:
-            self.tell(
-                f"memory: the sandbox reached its {size_text(limits.sandbox_memory_bytes)}; the kernel killed {killed} of its processes"
-            )
-        if self._events.refused_forks and not before.refused_forks:
-            self.tell(f"processes: the sandbox reached its {limits.processes:,}; the kernel refuses more")
+        with self._looking_at_events:  # the watchdog, and whoever makes a result
+            before, now = self._events, self.watched.cgroup.events()
+            if now.memory_kills > before.memory_kills:
+                killed = now.memory_kills - before.memory_kills
+                self.tell(
+                    f"memory: the sandbox reached its {size_text(limits.sandbox_memory_bytes)}; the kernel killed {killed} of its processes"
+                )
+            if now.refused_forks and not before.refused_forks:
+                self.tell(f"processes: the sandbox reached its {limits.processes:,}; the kernel refuses more")
+            self._events = Events(
+                memory_kills=max(now.memory_kills, before.memory_kills), refused_forks=max(now.refused_forks, before.refused_forks)
+            )  # a group that is gone counts nothing any more
 
     @property
     def is_there(self) -> bool:

@@ -3,7 +3,7 @@
 1. A look a second costs a few milliseconds for hundreds of processes (`process_table.py`). It is sooner when a sandbox is near a bound, and
    later when looks are dear: whatever runs on the node, looking takes at most `MOST_SHARE` of a core.
 2. Over a bound, processes are ended, never the sandbox: its shell and files stay, so the agent reads what happened and can go on. Who is
-   ended is named in a notice and in the sandbox's use; today a notice is a line in the log.
+   ended is named in a notice before it ends (`ending.py`); notices come with results (`notices.py`) and are in the sandbox's use.
       memory      the largest processes, until the rest fits
       processes   all but shells and kernels; these too when it happens again soon
       CPU time    whatever still computes, at each look from then on
@@ -35,7 +35,8 @@ from workers.sandbox.limits.watch import COUNT_EVERY_S, FILLED_BYTES, Watch, Wat
 
 log = structlog.get_logger(__name__)
 
-LINUX = sys.platform == "linux"
+WATCHES = sys.platform == "linux"
+"""Whether there is a process table to look at."""
 PERIOD_S, SOON_S = 1.0, 0.2
 MOST_SHARE = 0.04
 """Of a core, for looks. With what the event loop adds this stays below the 5 % a node may spend on watching."""
@@ -71,7 +72,7 @@ class Watchdog:
         """CPU seconds that all looks took."""
 
     async def __aenter__(self) -> Self:
-        if LINUX:
+        if WATCHES:
             loop = asyncio.get_running_loop()
             self._tasks = [
                 loop.create_task(self._keep_looking(), name="sandbox-watchdog"),
@@ -181,10 +182,13 @@ class Watchdog:
             return
         weighed = [Weighed(process, _weight(process)) for process in watch.inside if not process.is_ended]
         used = sum(one.bytes for one in weighed)
+        over = f"memory: the sandbox used {size_text(used)} of its {size_text(limit)}"
         for one in verdicts.too_heavy(weighed, limit):
-            for name in ending.kill([one.process]):
-                over = f"memory: the sandbox used {size_text(used)} of its {size_text(limit)}"
-                watch.tell(f"{over}; its largest process, {name} with {size_text(one.bytes)}, was killed")
+
+            def tell(name: str, size: str = size_text(one.bytes)) -> None:
+                watch.tell(f"{over}; its largest process, {name} with {size}, was killed")
+
+            ending.kill([one.process], tell)
 
     def _judge_processes(self, watch: Watch) -> None:
         limit = watch.watched.limits.processes
@@ -201,29 +205,23 @@ class Watchdog:
             watch.take_in(self._table.look(roots)[watch.watched.holder_pid])
             return watch.inside
 
-        ended = ending.stop_then_kill(family, lambda process: not again and watch.is_session(process))
-        if ended:
-            whom = "all of them were" if again else "all but the shells and kernels were"
-            watch.tell(
-                f"processes: the sandbox had {count:,} of its {limit:,} processes and threads; {whom} killed: {ending.listed(ended)}"
-            )
+        whom = "all of them were" if again else "all but the shells and kernels were"
+        over = f"processes: the sandbox had {count:,} of its {limit:,} processes and threads; {whom} killed"
+        ending.stop_then_kill(family, lambda process: not again and watch.is_session(process), lambda names: watch.tell(f"{over}: {names}"))
 
     def _end_busy(self, watch: Watch) -> None:
-        ended = ending.kill(verdicts.busy(watch.inside, watch.cpu_before_s, watch.is_session))
-        if ended:
-            limit = watch.watched.limits.sandbox_cpu_s
-            watch.tell(f"cpu: the sandbox has used up its {limit:,} seconds of CPU time; killed: {ending.listed(ended)}")
+        over = f"cpu: the sandbox has used up its {watch.watched.limits.sandbox_cpu_s:,} seconds of CPU time"
+        busy = verdicts.busy(watch.inside, watch.cpu_before_s, watch.is_session)
+        ending.kill(busy, lambda names: watch.tell(f"{over}; killed: {names}"))
 
     def _end_writers(self, watch: Watch, low: bool) -> None:
-        written = {process: written_bytes(process.pid) for process in watch.inside if not process.is_ended}
-        ended = ending.kill(verdicts.writers(written, watch.written_before))
-        watch.written_before = {(process.pid, process.started): count for process, count in written.items() if count is not None}
-        if not ended:
-            return
+        over = f"{_disk_text(watch)}: delete some"
         if low and not watch.disk.is_over:
-            watch.tell(f"disk: the node has only {size_text(self._free_bytes)} left; killed what was writing: {ending.listed(ended)}")
-            return
-        watch.tell(f"{_disk_text(watch)}: delete some; killed what was writing: {ending.listed(ended)}")
+            over = f"disk: the node has only {size_text(self._free_bytes)} left"
+        written = {process: written_bytes(process.pid) for process in watch.inside if not process.is_ended}
+        writers = verdicts.writers(written, watch.written_before)
+        ending.kill(writers, lambda names: watch.tell(f"{over}; killed what was writing: {names}"))
+        watch.written_before = {(process.pid, process.started): count for process, count in written.items() if count is not None}
 
     # -- disk ---------------------------------------------------------------------------------------------------------------------------
 

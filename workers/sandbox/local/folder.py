@@ -75,6 +75,8 @@ class FolderState:
     holder_pid: int = 0
     holder_started: int = 0
     ended: bool = False
+    cpu_used_s: float = 0.0
+    """CPU seconds of all attachments that have parked: the bound on the whole sandbox goes on from there."""
 
     @property
     def holder(self) -> ProcessIdentity | None:
@@ -294,13 +296,28 @@ class SandboxFolder:
             _write_json(self.path / "owner.json", asdict(record))
             self.record = record
 
-    def record_holder(self, holder: ProcessIdentity) -> None:
+    def fence_off(self, attempt: int) -> None:
+        """Has it ended for an attempt that starts anew: whoever holds it, or is about to, is of an attempt before that one.
+
+        Raises:
+            StaleAttempt: a later attempt was here.
+            SandboxGone: it was removed.
+        """
+        with self.held():
+            state = self._read_state()
+            if state.seen_attempt > attempt:
+                raise StaleAttempt(self.sandbox_id, attempt, state.seen_attempt)
+            self._write_state(replace(state, seen_attempt=attempt, ended=True))
+
+    def record_holder(self, holder: ProcessIdentity) -> FolderState:
         """Writes down who holds the lease; refused when the sandbox was stopped since it was claimed."""
         with self.held():
             state = self._read_state()
             if state.ended:
                 raise SandboxGone(self.sandbox_id, "it was stopped")
-            self._write_state(replace(state, holder_pid=holder.pid, holder_started=holder.started))
+            state = replace(state, holder_pid=holder.pid, holder_started=holder.started)
+            self._write_state(state)
+            return state
 
     # -- removing -----------------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ import ptyprocess
 
 from workers.sandbox.errors import SandboxGone, SandboxStartError
 from workers.sandbox.launcher import KillScope, LaunchedProcess
+from workers.sandbox.limits.process_table import read_process
 from workers.sandbox.local.backend import Walls
 from workers.sandbox.local.environment import MARK, library_paths
 from workers.sandbox.local.identity import ProcessIdentity, identify
@@ -74,7 +75,9 @@ class Holder:
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
         self._outgoing: deque[tuple[bytes, list[int]]] = deque()
-        self._reaping: asyncio.Future[int] | None = None
+        self._reaping: asyncio.Future[None] | None = None
+        self.reaped_cpu_s = 0.0
+        """CPU seconds of all that ran under it, once it has ended; on Linux."""
         control.setblocking(False)
         self._loop.add_reader(control.fileno(), self._read)
 
@@ -203,6 +206,14 @@ class Holder:
         if self._reaping is not None:
             await asyncio.shield(self._reaping)
 
+    def _reap(self) -> None:
+        """Waits for its end. Until we have taken note of that, its line in the process table says what all its children used."""
+        if sys.platform == "linux":
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            ended = read_process(self._process.pid)
+            self.reaped_cpu_s = ended.reaped_cpu_s if ended else 0.0
+        self._process.wait()
+
     @property
     def left_nothing(self) -> bool:
         """Whether it ended of its own accord, which it does only when no descendant is left."""
@@ -324,7 +335,7 @@ class Holder:
         self._loop.remove_writer(self._control.fileno())
         self._control.close()
         self.gone.set_result(why)
-        self._reaping = self._loop.run_in_executor(None, self._process.wait)
+        self._reaping = self._loop.run_in_executor(None, self._reap)
         for _, descriptors in self._outgoing:
             for number in descriptors:
                 os.close(number)

@@ -25,7 +25,7 @@ from workers.sandbox.errors import SandboxError, SandboxGone, SandboxStartError,
 from workers.sandbox.images import ImageLease, ImageSource
 from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram, kernel_context
 from workers.sandbox.launcher import SharedFolder
-from workers.sandbox.limits import Watchdog, Watched
+from workers.sandbox.limits import WATCHES, Watchdog, Watched, enforced_by
 from workers.sandbox.local.backend import GIVEN_INSIDE, MOUNT_POINTS, SOCKETS_INSIDE, Backend, Walls
 from workers.sandbox.local.entered_files import EnteredFiles
 from workers.sandbox.local.environment import INSIDE_PATH, library_paths, sandbox_environment
@@ -202,14 +202,13 @@ class LocalSandboxes:
             identity = holder.identity
             if identity is None:
                 raise SandboxGone(folder.sandbox_id, "its holder ended as it started")
-            await asyncio.to_thread(folder.record_holder, identity)
+            state = await asyncio.to_thread(folder.record_holder, identity)
             inside = await self._build(folder, spec, image, holder)
         except BaseException:
             holder.begin_end(0.0)
             await holder.wait_ended()
             raise
         files: Files = EnteredFiles(holder, inside.workdir) if inside.walls else ConfinedFiles(folder.home, (folder.home, folder.temporary))
-        sandbox = LocalSandbox(folder, handle, inside, holder, files, owner.attempt, self._context)
         watch = self._watchdog.watch(
             Watched(
                 sandbox_id=folder.sandbox_id,
@@ -224,8 +223,11 @@ class LocalSandboxes:
         holder.gone.add_done_callback(lambda _: files.close())
         holder.gone.add_done_callback(lambda _: self._let_go(sandbox))
         return sandbox
+                cpu_used_s=state.cpu_used_s,
+                enforced=enforced_by(None, pid_max=False, watched=WATCHES, network="none" if inside.walls else "host"),
 
     async def _build(self, folder: SandboxFolder, spec: SandboxSpec, image: ImageLease | None, holder: Holder) -> Inside:
+        sandbox = LocalSandbox(folder, handle, inside, holder, files, owner.attempt, self._context, watch)
         """Has the walls built, where the backend has any; returns what stands within them."""
         workdir = spec.workdir or (image.workdir if image is not None else "") or DEFAULT_WORKDIR
         try:

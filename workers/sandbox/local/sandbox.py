@@ -10,7 +10,7 @@ import errno
 import os.path
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import IO, ParamSpec, Protocol, Self, TypeVar
@@ -18,19 +18,22 @@ from typing import IO, ParamSpec, Protocol, Self, TypeVar
 import structlog
 import zmq.asyncio
 
-from workers.sandbox.base import DEFAULT_ARCHIVE_BYTES, DEFAULT_FILE_BYTES, DEFAULT_OUTPUT_BYTES
+from workers.sandbox.base import DEFAULT_ARCHIVE_BYTES, DEFAULT_FILE_BYTES, DEFAULT_OUTPUT_BYTES, Kernel, Shell
 from workers.sandbox.errors import SandboxError, SandboxFileError, SandboxGone, SandboxLeak
 from workers.sandbox.execute import execute
 from workers.sandbox.kernel import IpcKernel
 from workers.sandbox.kernel_connection import KernelProgram
 from workers.sandbox.launcher import LaunchedProcess, SharedFolder
+from workers.sandbox.limits import Watch
 from workers.sandbox.local.folder import SandboxFolder
 from workers.sandbox.local.holder_client import Holder
 from workers.sandbox.local.identity import ProcessIdentity
 from workers.sandbox.local.teardown import check_unmounted, end_survivors, survivors
+from workers.sandbox.local.with_notices import WatchedKernel, WatchedShell
 from workers.sandbox.results import ExecResult, FileEntry
 from workers.sandbox.shell import PtyShell
 from workers.sandbox.spec import SandboxHandle, SandboxOwner
+from workers.sandbox.use import SandboxUse
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +85,7 @@ class LocalSandbox:
         files: Files,
         attempt: int,
         context: zmq.asyncio.Context,
+        watch: Watch,
     ) -> None:
         self._folder = folder
         self._handle = handle
@@ -90,8 +94,9 @@ class LocalSandbox:
         self._files = files
         self._attempt = attempt
         self._context = context
-        self._shells: dict[str, PtyShell] = {}
-        self._kernels: dict[str, IpcKernel] = {}
+        self._watch = watch
+        self._shells: dict[str, Shell] = {}
+        self._kernels: dict[str, Kernel] = {}
         self._launcher = _ChangeNotingLauncher(self, holder)
         self._closed = ""
         self._ending: asyncio.Task[None] | None = None
@@ -110,19 +115,20 @@ class LocalSandbox:
         """PID 1 of the sandbox, by the node's numbers; None without walls."""
         return self._holder.keeper
 
-    def shell(self, name: str = "main") -> PtyShell:
+    def shell(self, name: str = "main") -> Shell:
         _check_name(name)
         if name not in self._shells:
             given = self._inside.given.subfolder(f"sh-{name}")
-            self._shells[name] = PtyShell(self._launcher, given, self._inside.env, self.workdir)
+            self._shells[name] = WatchedShell(PtyShell(self._launcher, given, self._inside.env, self.workdir), self._watch)
         return self._shells[name]
 
-    def kernel(self, name: str = "main") -> IpcKernel:
+    def kernel(self, name: str = "main") -> Kernel:
         _check_name(name)
         if name not in self._kernels:
             inside = self._inside
             given, sockets = inside.given.subfolder(f"k-{name}"), inside.sockets.subfolder(name)
-            self._kernels[name] = IpcKernel(self._launcher, inside.kernel, given, sockets, inside.env, self.workdir, self._context)
+            kernel = IpcKernel(self._launcher, inside.kernel, given, sockets, inside.env, self.workdir, self._context)
+            self._kernels[name] = WatchedKernel(kernel, self._watch)
         return self._kernels[name]
 
     async def exec(
@@ -135,7 +141,8 @@ class LocalSandbox:
         timeout_s: float,
         max_output_bytes: int = DEFAULT_OUTPUT_BYTES,
     ) -> ExecResult:
-        return await execute(
+        told = self._watch.notices.told
+        result = await execute(
             self._launcher,
             command,
             stdin=stdin,
@@ -144,6 +151,7 @@ class LocalSandbox:
             timeout_s=timeout_s,
             max_output_bytes=max_output_bytes,
         )
+        return replace(result, notices=self._watch.take_notices(told))
 
     async def upload(self, tar: IO[bytes], folder: str = ".", *, max_bytes: int = DEFAULT_ARCHIVE_BYTES) -> None:
         await self.note_change()
@@ -161,6 +169,9 @@ class LocalSandbox:
 
     async def list(self, path: str = ".") -> Sequence[FileEntry]:
         return await self._in_thread(self._files.list, path)
+
+    async def use(self) -> SandboxUse:
+        return self._watch.use()
 
     async def park(self) -> SandboxHandle:
         self.check_open()
@@ -188,6 +199,11 @@ class LocalSandbox:
     def folder(self) -> SandboxFolder:
         """What it is on disk."""
         return self._folder
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether this attachment may have changed something."""
+        return self._changing is not None
 
     @property
     def ending(self) -> asyncio.Task[None] | None:
@@ -262,6 +278,7 @@ class LocalSandbox:
         except TimeoutError:
             left = await asyncio.to_thread(survivors, self._folder)
             raise SandboxLeak(self._folder.sandbox_id, tuple(process.pid for process in left)) from None
+        self._watch.finish(self._holder.reaped_cpu_s)
         for shell in self._shells.values():
             await shell.close()
         for kernel in self._kernels.values():
@@ -276,7 +293,8 @@ class LocalSandbox:
             except OSError as error:  # no process runs, and the folder has lost its name: the next sweep tries again
                 log.warning("sandbox_folder_left", sandbox=self._folder.sandbox_id, error=str(error))
         else:
-            await asyncio.to_thread(partial(self._folder.change_state, changed_by=0, holder_pid=0, holder_started=0))
+            cpu_used_s = self._watch.use().cpu_s
+            await asyncio.to_thread(partial(self._folder.change_state, changed_by=0, holder_pid=0, holder_started=0, cpu_used_s=cpu_used_s))
 
 
 class _ChangeNotingLauncher:

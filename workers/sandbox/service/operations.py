@@ -74,22 +74,30 @@ def attach(connection: Connection, message: Message) -> Awaitable[object]:
 async def park(connection: Connection, message: Message) -> object:
     handle = await connection.sandbox.park()
     connection.release()
-    return handle.to_map()
+    return {**handle.to_map(), "use": (await sandbox.use()).to_map()}
 
 
 async def stop(connection: Connection, message: Message) -> object:
     grace_s = argument(message, "grace_s", float)
-    if connection.attachment is not None:  # stopping what was parked or stopped is nothing
-        await connection.sandbox.stop(grace_s=grace_s)
-        connection.release()
-    return None
+    if connection.attachment is None:  # stopping what was parked or stopped is nothing
+        return None
+    return await _ended(connection, connection.sandbox.stop(grace_s=grace_s))
 
 
 async def kill(connection: Connection, message: Message) -> object:
-    if connection.attachment is not None:
-        await connection.sandbox.kill()
-        connection.release()
-    return None
+    return None if connection.attachment is None else await _ended(connection, connection.sandbox.kill())
+
+
+async def _ended(connection: Connection, ending: Awaitable[None]) -> object:
+    """The end of the connection's sandbox says what it has used: nobody can ask it any more."""
+    sandbox = connection.sandbox
+    await ending
+    connection.release()
+    return {"use": (await sandbox.use()).to_map()}
+
+
+async def use(connection: Connection, message: Message) -> object:
+    return (await connection.sandbox.use()).to_map()
 
 
 # -- commands and files -------------------------------------------------------------------------------------------------------------------
@@ -236,6 +244,7 @@ OPERATIONS: dict[str, Operation] = {
     "upload": upload,
     "download": download,
     "read_file": read_file,
+    "use": use,
     "write_file": write_file,
     "list": list_files,
     "shell.run": shell_run,

@@ -6,6 +6,7 @@ When the connection ends, the sandbox has ended: every call that waits raises `S
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, Self
@@ -17,6 +18,7 @@ from workers.sandbox.local.sandbox import SESSION_NAME
 from workers.sandbox.results import ExecResult, FileEntry, KernelResult, ShellResult
 from workers.sandbox.service.link import Link
 from workers.sandbox.spec import SandboxHandle
+from workers.sandbox.use import SandboxUse
 
 
 class RemoteSandbox:
@@ -33,6 +35,8 @@ class RemoteSandbox:
         self._shells: dict[str, RemoteShell] = {}
         self._kernels: dict[str, RemoteKernel] = {}
         self._closed = ""
+        self._use = SandboxUse()
+        """As the service said last."""
         self._ending: asyncio.Task[None] | None = None
         link.lost_error = self._taken
 
@@ -95,6 +99,12 @@ class RemoteSandbox:
     async def list(self, path: str = ".") -> Sequence[FileEntry]:
         return tuple(codec.from_map(FileEntry, entry) for entry in await self.call("list", path=path))
 
+    async def use(self) -> SandboxUse:
+        if not self._closed:
+            with contextlib.suppress(SandboxGone, ValueError):  # it has ended; its service is older, and knows no such question
+                self._note_use({"use": await self._link.call("use")})
+        return self._use
+
     async def park(self) -> SandboxHandle:
         self.check_open()
         await self._end("park", "it was parked")
@@ -136,6 +146,12 @@ class RemoteSandbox:
     def _taken(self, why: str) -> Exception:
         return SandboxGone(self._handle.sandbox_id, self._closed) if self._closed else SandboxTaken(self._handle.sandbox_id, why)
 
+    def _note_use(self, told: object) -> None:
+        """What the service says of it, where it does: of another version it may say nothing, or mean something else by it."""
+        if isinstance(told, Mapping) and isinstance(told.get("use"), Mapping):
+            with contextlib.suppress(ValueError):
+                self._use = SandboxUse.from_map(told["use"])
+
     async def _end(self, op: str, why: str, **arguments: object) -> None:
         """Ends this attachment once; who asks again, also after a cancel, waits for the same end."""
         if self._ending is None:
@@ -145,7 +161,7 @@ class RemoteSandbox:
 
     async def _do_end(self, op: str, arguments: Mapping[str, object]) -> None:
         try:
-            await self._link.call(op, **arguments)
+            self._note_use(await self._link.call(op, **arguments))
         except SandboxGone:
             if op == "park":
                 raise

@@ -72,7 +72,8 @@ def attach(connection: Connection, message: Message) -> Awaitable[object]:
 
 
 async def park(connection: Connection, message: Message) -> object:
-    handle = await connection.sandbox.park()
+    sandbox = connection.sandbox
+    handle = await sandbox.park()
     connection.release()
     return {**handle.to_map(), "use": (await sandbox.use()).to_map()}
 

@@ -23,7 +23,7 @@ from workers.sandbox.errors import SandboxStartError
 from workers.sandbox.local.backend import GIVEN_INSIDE, SOCKETS_INSIDE, Place, Walls
 from workers.sandbox.local.causes import ROOT_REFUSED
 from workers.sandbox.local.environment import INSIDE_PATH, LANG, MARK
-from workers.sandbox.local.keeper import HOLD_FD, READY_FD
+from workers.sandbox.local.holder.keeper import HOLD_FD, READY_FD
 from workers.sandbox.local.node_root import NodeRoot
 from workers.sandbox.spec import Isolation, SandboxSpec
 

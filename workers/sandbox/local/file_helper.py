@@ -31,12 +31,12 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from workers.sandbox import file_tree
-    from workers.sandbox.local import entering
+    from workers.sandbox.local.holder import entering
 else:
     _here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:0] = [_here, os.path.dirname(_here)]
-    import entering
     import file_tree
+    from holder import entering
 
     del sys.path[:2]
 

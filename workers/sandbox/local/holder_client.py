@@ -31,7 +31,7 @@ from workers.sandbox.local.environment import MARK, library_paths
 from workers.sandbox.local.identity import ProcessIdentity, identify
 from workers.sandbox.spec import Limits
 
-HOLDER_SCRIPT = Path(__file__).with_name("holder.py")
+HOLDER_PROGRAM = Path(__file__).with_name("holder")
 START_TIMEOUT_S = 30.0
 """A holder is up in some 20 ms; a machine that needs this long is not one to start sandboxes on."""
 BOOT_TIMEOUT_S = 60.0
@@ -119,7 +119,7 @@ class Holder:
     @classmethod
     async def _launch(cls, sandbox_id: str, leases: list[int], children_file: Path, log_file: Path, limits: Limits) -> Holder:
         """Never cancelled, so that a process that was started is always one we know. Closes `leases`."""
-        argv = [sys.executable, "-I", "-S", str(HOLDER_SCRIPT), str(Path(ptyprocess.__file__).parent.parent), str(os.getpid())]
+        argv = [sys.executable, "-I", "-S", str(HOLDER_PROGRAM), str(Path(ptyprocess.__file__).parent.parent), str(os.getpid())]
         argv += [str(children_file), *map(str, leases)]
         ours, theirs = socket.socketpair()
 

@@ -31,8 +31,8 @@ from workers.sandbox.local.entered_files import EnteredFiles
 from workers.sandbox.local.environment import INSIDE_PATH, library_paths, sandbox_environment
 from workers.sandbox.local.files import ConfinedFiles
 from workers.sandbox.local.folder import SANDBOX_ID, SandboxFolder, job_prefix, sandbox_paths
+from workers.sandbox.local.holder.keeper import keeper_argv
 from workers.sandbox.local.holder_client import Holder
-from workers.sandbox.local.keeper import keeper_argv
 from workers.sandbox.local.kernel_surface import seccomp_filter
 from workers.sandbox.local.sandbox import Files, Inside, LocalSandbox
 from workers.sandbox.local.teardown import tear_down, tear_down_now

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 PROGRAM = Path(__file__).with_name("listen_inside.py")
-ENTERING = Path(__file__).parents[1] / "local" / "entering.py"
+ENTERING = Path(__file__).parents[1] / "local" / "holder" / "entering.py"
 TIMEOUT_S = 20.0
 """It takes some 30 ms; a machine that needs this long is not one to start sandboxes on."""
 

@@ -1,4 +1,4 @@
-"""Which processes are below one, by what the kernel says in /proc. Standard library only; loaded by path by the holder.
+"""Which processes are below one, by what the kernel says in /proc. Standard library only.
 
 Where there is no /proc (macOS) the table is empty, and who needs more finds it by process groups.
 """

@@ -1,4 +1,5 @@
-"""To enter a sandbox: to become, from outside, a process inside its namespaces. Standard library only; loaded by path.
+"""To enter a sandbox: to become, from outside, a process inside its namespaces. Standard library only;
+imports nothing of this package, since others load it by path.
 
 1. A mount namespace is joined by who has rights over it, and these come with the user namespace that owns it. bwrap puts PID 1 into another
    user namespace inside that one, so the owner is joined first, then all others, then PID 1's own.

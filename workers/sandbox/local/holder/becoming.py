@@ -1,4 +1,4 @@
-"""What a forked child does to itself until it is the program that was asked for. Standard library only; loaded by path by the holder.
+"""What a forked child does to itself until it is the program that was asked for. Standard library only.
 
 It tells what kept it from that through a pipe which closes as the program starts: an empty pipe is success.
 """
@@ -39,6 +39,13 @@ _libc = ctypes.CDLL(None, use_errno=True) if LINUX else None
 def prctl(option: int, value: Any) -> None:
     if _libc is not None:
         _libc.prctl(option, value, 0, 0, 0)
+
+
+def follow(parent: int) -> None:
+    """Has the kernel kill this process when `parent`, which forked it, ends; also when that has ended already."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(125)
 
 
 def enter(folder: str) -> None:

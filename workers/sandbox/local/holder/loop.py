@@ -1,0 +1,88 @@
+"""The loop of a holder: requests from the worker, ends of children, until it is time to stop."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import sys
+from typing import Any
+
+from . import becoming
+from .children import Children
+from .ending import end_everything, kill
+from .starting import prepare, start, start_on_terminal
+from .worker_line import WorkerLine
+
+if sys.platform == "linux":
+    from . import walls
+    from .starting_inside import start_inside, start_inside_on_terminal
+
+
+class Holder:
+    """What a request asks for, done."""
+
+    def __init__(self, library: str, worker_pid: int, children_file: str) -> None:
+        self._library = library
+        self._line = WorkerLine(worker_pid)
+        self._children = Children(self._line, children_file)
+
+    def run(self) -> None:
+        line = self._line
+        line.send({"event": "ready"})
+        while line.stopping is None:
+            line.wait()
+            while line.requests and line.stopping is None:
+                self._answer(line.requests.popleft())
+            if line.stopping is None:
+                self._children.reap()  # after the answers, whose waits take in the signs of it too
+        end_everything(line, self._children, line.stopping)
+        line.send({"event": "stopped"})
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        line = self._line
+        if request["op"] == "kill":
+            kill(line, self._children, request["pid"], request["signal"], request["scope"])
+            return
+        given = [line.descriptors.popleft() for _ in request["fds"]]
+        try:
+            pid, terminal = self._start(request, given)
+        except OSError as error:
+            if line.stopping is None:
+                line.send({"id": request["id"], "errno": error.errno or errno.EIO, "error": error.strerror or str(error)})
+            return
+        finally:
+            for number in given:
+                os.close(number)
+        if request["op"] != "boot":
+            self._children.pids.add(pid)
+        self._children.record(pid)
+        line.send({"id": request["id"], "pid": pid, "fds": int(terminal >= 0)}, terminal)
+        if terminal >= 0:
+            os.close(terminal)
+
+    def _start(self, request: dict[str, Any], given: list[int]) -> tuple[int, int]:
+        """Returns the process, and a terminal's master side or -1."""
+        behind = None if request.get("outside") else self._children.walls
+        if request["op"] == "boot":
+            return walls.build(request, given, self._line, self._children), -1
+        if request["op"] == "pty":
+            if behind is not None:
+                return start_inside_on_terminal(behind, request, given)
+            return start_on_terminal(request, given, self._library)
+        places = dict(zip(request["fds"], given, strict=True))
+        if behind is not None:
+            return start_inside(behind, request, places), -1
+        return start(request["argv"], request["env"], request["cwd"], places, prepare(request["limits"])), -1
+
+
+def main() -> None:
+    library, worker_pid, children_file, *leases = sys.argv[1:]
+    for lease in leases:
+        os.set_inheritable(int(lease), False)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 1024 and (hard == resource.RLIM_INFINITY or hard >= 1024):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    becoming.prctl(becoming.PR_SET_NAME, b"rs-holder")
+    becoming.prctl(becoming.PR_SET_CHILD_SUBREAPER, 1)
+    Holder(library, int(worker_pid), children_file).run()

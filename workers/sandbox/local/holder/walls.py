@@ -1,0 +1,118 @@
+"""To have the walls of a sandbox built, and to know of them while they stand."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from . import becoming, descendants, entering, keeper
+from .children import Children
+from .descendants import Process
+from .starting import start
+from .worker_line import WorkerLine
+
+SAID_BYTES = 4000
+"""So much of what the command said last goes into an error."""
+
+
+class Walls:
+    """What stands between the sandbox and us, once it stands."""
+
+    def __init__(self, launcher: int, keeper_pid: int, hold: socket.socket, seccomp: bytes) -> None:
+        self._launcher = launcher
+        self.keeper = Process(keeper_pid)
+        self._hold = hold
+        self.seccomp = seccomp
+        self.namespaces = entering.Namespaces(keeper_pid)
+
+    def stand_on(self, pid: int) -> bool:
+        """Whether that process is one that they end with."""
+        return pid in (self._launcher, self.keeper.pid)
+
+    def are_falling(self) -> bool:
+        """Whether PID 1 is on its way out: it kills all others first, which are reaped before it is."""
+        try:
+            now = Process(self.keeper.pid)
+        except (OSError, IndexError, ValueError):
+            return True
+        return now.started != self.keeper.started or now.is_exiting
+
+    def inside(self, running: Sequence[Process]) -> list[Process]:
+        """Those of our descendants that run behind the walls, the keeper not among them."""
+        depth = len(descendants.namespace_numbers("self"))
+        found = []
+        for process in running:
+            with contextlib.suppress(OSError):
+                if process.pid != self.keeper.pid and len(descendants.namespace_numbers(process.pid)) > depth:
+                    found.append(process)
+        return found
+
+
+def build(request: dict[str, Any], given: Sequence[int], line: WorkerLine, children: Children) -> int:
+    """Runs the command that builds the walls; returns PID 1 when that says that they stand.
+
+    Raises:
+        OSError: they do not; with the last that the command said.
+    """
+    assert children.walls is None, "a sandbox boots once"
+    ready, theirs_ready = os.pipe()
+    hold, theirs_hold = socket.socketpair()
+    said = os.memfd_create("said")
+    null = os.open(os.devnull, os.O_RDONLY)
+    places = dict(zip(request["fds"], given, strict=True))
+    places |= {0: null, 1: said, 2: said, keeper.READY_FD: theirs_ready, keeper.HOLD_FD: theirs_hold.fileno()}
+    parent = os.getpid()
+
+    def prepared() -> None:
+        becoming.follow(parent)
+        becoming.default_signals()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    try:
+        launcher = start(request["argv"], request["env"], "/", places, prepared)
+        children.record(launcher)
+        theirs_hold.close()
+        os.close(theirs_ready)
+        theirs_ready = -1
+        problem = _wait_ready(line, ready, launcher, request["timeout_s"])
+        pid = descendants.find_keeper(launcher) if not problem else 0
+        if not pid:
+            said_text = os.pread(said, SAID_BYTES, max(0, os.fstat(said).st_size - SAID_BYTES)).decode("utf-8", "replace").strip()
+            raise OSError(errno.EIO, f"{problem or 'no PID 1 below it'}" + (f": {said_text}" if said_text else ""))
+        children.walls = Walls(launcher, pid, hold, bytes.fromhex(request["seccomp"]))
+        # daemons of FUSE: they outlive the command, and carry no mark
+        for helper in descendants.below(launcher, descendants.process_table()):
+            if helper.pid != pid:
+                children.record(helper.pid)
+    finally:
+        os.close(ready)
+        os.close(said)
+        os.close(null)
+        if theirs_ready >= 0:
+            os.close(theirs_ready)
+    return pid
+
+
+def _wait_ready(line: WorkerLine, ready: int, launcher: int, timeout_s: float) -> str:
+    """Empty when the byte of PID 1 has come, else what happened instead."""
+    if line.wait(ready, timeout_s):
+        return "" if os.read(ready, 1) else _how_it_ended(line, launcher)
+    return "stopped meanwhile" if line.stopping is not None else f"no sign of PID 1 within {timeout_s:g} s"
+
+
+def _how_it_ended(line: WorkerLine, launcher: int) -> str:
+    """The command's side of the pipe is closed, so it has ended, or PID 1 has."""
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(launcher, os.WNOHANG)
+        if pid:
+            code = os.waitstatus_to_exitcode(status)
+            return f"it ended with {f'exit code {code}' if code >= 0 else f'signal {-code}'}"
+        line.wait_for_child(0.01)
+    return "PID 1 ended before it was ready"

@@ -10,7 +10,8 @@ What a call does, by its arguments:
 1. A call never waits for ever. With `timeout` the command is ended then; without, a command that prints nothing for a while is left running
    and the model is told how to go on. The call's own time limit ends the command in any case.
 2. Whatever happened to the shell is said: it ended, it was ended, the next command runs in a new one.
-3. The answer ends with the exit code and the working directory: the end of an answer survives every cut.
+3. The answer ends with the exit code and the working directory, before them what was ended for going over a limit of the sandbox: the end
+   of an answer survives every cut.
 4. It starts where the other tools stand (`working_folder.py`). Moving there is not seen: `$?` is what the command before left.
 """
 
@@ -26,6 +27,7 @@ from pipeline.messages import Json
 from workers.sandbox.base import DEFAULT_OUTPUT_BYTES, Shell
 from workers.sandbox.results import ShellResult
 from workers.tools.base import ToolResult
+from workers.tools.notices import notice_lines
 from workers.tools.working_folder import WorkingFolder
 
 NO_CHANGE_S = 20.0
@@ -128,6 +130,7 @@ class BashTool:
                 "restarted": result.restarted or was_restarted,
                 "truncated_bytes": result.truncated_bytes,
                 "took_s": round(result.took_s, 3),
+                "notices": list(result.notices),
             },
         )
 
@@ -148,7 +151,12 @@ class BashTool:
         )
         if moved is None:
             return result
-        return replace(result, restarted=result.restarted or moved.restarted, late_output=moved.late_output + result.late_output)
+        return replace(
+            result,
+            restarted=result.restarted or moved.restarted,
+            late_output=moved.late_output + result.late_output,
+            notices=moved.notices + result.notices,
+        )
 
     async def _type(self, text: str, limit_s: float, no_change_s: float | None) -> ShellResult | None:
         """None when there is nobody to type to."""
@@ -169,6 +177,7 @@ def model_text(result: ShellResult, limit_s: float, no_change_s: float | None, *
         f"[Printed by background jobs before this call:]\n{late}\n[Output of this call:]" if late else "",
         result.output.rstrip("\n"),
         f"[{result.truncated_bytes:,} bytes of output were left out.]" if result.truncated_bytes else "",
+        notice_lines(result.notices),
         _fate(result, limit_s, no_change_s),
     ]
     return "\n".join(filter(None, parts))

@@ -21,6 +21,7 @@ from workers.sandbox.errors import SandboxFileError
 from workers.tools.base import ToolResult
 from workers.tools.edit_history import EditHistory
 from workers.tools.nearest_lines import why_not_found
+from workers.tools.notices import notice_lines
 from workers.tools.text_file import NotEncodable, NotText, TextFile
 from workers.tools.text_view import around, numbered, tree_lines
 
@@ -234,12 +235,12 @@ class EditorTool:
         if edit.before is None:
             removed = await self._sandbox.exec(["rm", "--", path], timeout_s=REMOVE_S)
             if removed.returncode != 0:
-                raise EditRefused(f"{path} cannot be removed: {removed.stderr_text.strip()}")
-        else:
-            await self._sandbox.write_file(path, edit.before)
+                said = "\n".join(filter(None, (removed.stderr_text.strip(), notice_lines(removed.notices))))
+                raise EditRefused(f"{path} cannot be removed: {said}")
+            self._history.forget(edit)
+            return "\n".join(filter(None, (f"{path}, which had been created, was removed.", notice_lines(removed.notices))))
+        await self._sandbox.write_file(path, edit.before)
         self._history.forget(edit)
-        if edit.before is None:
-            return f"{path}, which had been created, was removed."
         n_lines = len(TextFile.of(edit.before).lines)
         return f"The last edit of {path} was undone; it has {n_lines} line{'' if n_lines == 1 else 's'}."
 

@@ -15,6 +15,7 @@ from pipeline.messages import Json
 from workers.sandbox.base import DEFAULT_OUTPUT_BYTES, Kernel
 from workers.sandbox.results import KernelResult
 from workers.tools.base import ToolResult
+from workers.tools.notices import notice_lines
 from workers.tools.working_folder import WorkingFolder
 
 NO_OUTPUT = "(no output)"
@@ -54,11 +55,12 @@ class PythonTool:
         Raises:
             SandboxError: the sandbox failed, not the code.
         """
-        is_fresh = await self._move(timeout_s)
+        moved = await self._move(timeout_s)
         result = await self._kernel.run(str(arguments["code"]), timeout_s=timeout_s, max_output_bytes=self._max_output_bytes)
         failpoint("sandbox_kernel")
-        if is_fresh:
-            result = replace(result, fresh_kernel=True)
+        if moved is not None:
+            is_fresh = result.fresh_kernel or moved.fresh_kernel or moved.state_lost
+            result = replace(result, fresh_kernel=is_fresh, notices=moved.notices + result.notices)
         self._standing = "" if result.state_lost else result.cwd
         if result.cwd:
             self._folder.path = result.cwd
@@ -73,16 +75,16 @@ class PythonTool:
                 "cwd": result.cwd,
                 "truncated_bytes": result.truncated_bytes,
                 "took_s": round(result.took_s, 3),
+                "notices": list(result.notices),
             },
         )
 
-    async def _move(self, timeout_s: float) -> bool:
-        """Goes where the other tools stand; true when that met a kernel whose variables are not those of earlier cells."""
+    async def _move(self, timeout_s: float) -> KernelResult | None:
+        """Goes where the other tools stand, by a cell of its own; what that cell found, or None when it stands there."""
         there = self._folder.move_for(self._standing)
         if not there:
-            return False
-        moved = await self._kernel.run(GO.format(folder=there), timeout_s=min(timeout_s, MOVE_S))
-        return moved.fresh_kernel or moved.state_lost
+            return None
+        return await self._kernel.run(GO.format(folder=there), timeout_s=min(timeout_s, MOVE_S))
 
 
 def model_text(result: KernelResult, timeout_s: float) -> str:
@@ -92,6 +94,7 @@ def model_text(result: KernelResult, timeout_s: float) -> str:
         result.output.rstrip("\n"),
         INCOMPLETE if result.incomplete else "",
         f"[{result.truncated_bytes:,} bytes of output were left out.]" if result.truncated_bytes else "",
+        notice_lines(result.notices),
         _fate(result, timeout_s),
     ]
     return "\n".join(filter(None, parts)) or NO_OUTPUT

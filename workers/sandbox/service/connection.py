@@ -27,13 +27,15 @@ from workers.sandbox.base import Sandbox
 from workers.sandbox.errors import SandboxFileError, SandboxGone, SandboxRefused, SandboxTaken
 from workers.sandbox.service.node import Attachment, NodeSandboxes, Worker
 from workers.sandbox.service.operations import OPERATIONS
-from workers.sandbox.service.peer import MessageTooLarge, Peer
+from workers.sandbox.service.peer import PATIENCE, MessageTooLarge, Patience, Peer
 from workers.sandbox.service.wire import (
     CANCELLED,
     CHUNK_BYTES,
     FAILED,
     HELLO_BYTES,
     INVALID,
+    MAX_CALLS,
+    MAX_ENDS,
     MAX_FRAME_BYTES,
     VERSION,
     WINDOW,
@@ -45,10 +47,6 @@ from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
 
 log = structlog.get_logger(__name__)
 
-HELLO_S = 10.0
-"""A peer that has not said who it is by then is cut off."""
-MAX_CALLS = 256
-"""Calls of one connection that run at once."""
 STREAMED = frozenset({"upload", "download"})
 SPOOL_MEMORY_BYTES = 1024 * 1024
 TAR_ROOM_BYTES = 512 * 1024 * 1024
@@ -81,8 +79,8 @@ class Service(Protocol):
 class Connection(Peer):
     """One peer."""
 
-    def __init__(self, service: Service) -> None:
-        super().__init__(HELLO_BYTES)
+    def __init__(self, service: Service, patience: Patience = PATIENCE) -> None:
+        super().__init__(HELLO_BYTES, takes_parts=False, patience=patience)
         self.node = service.node
         self.worker = Worker(boot="", pid=0, fleet="")
         self.attachment: Attachment | None = None
@@ -112,7 +110,8 @@ class Connection(Peer):
         if refused:
             self._refuse(refused)
             return
-        self._hello_timer = self._loop.call_later(HELLO_S, self._refuse, f"no hello within {HELLO_S:g} s")
+        hello_s = self.patience.hello_s
+        self._hello_timer = self._loop.call_later(hello_s, self._refuse, f"no hello within {hello_s:g} s")
 
     def on_message(self, message: Message) -> None:
         if not self._greeted:
@@ -122,11 +121,7 @@ class Connection(Peer):
         if op is not None:
             self._begin(number, str(op), message)
         elif "cancel" in message:
-            running = self._calls.get(message["cancel"])
-            if running is not None:
-                running.cancel()
-            else:  # it never came, or its answer is on the way: then this one is not looked at
-                self.post({"id": message["cancel"], "error": {"kind": CANCELLED, "text": "no such call runs"}})
+            self._cancel(message["cancel"])
         elif isinstance(number, int):
             stream = self._streams.get(number)
             if stream is not None:  # what is still on its way to a call that has ended means nothing
@@ -159,7 +154,7 @@ class Connection(Peer):
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._greeted = True
-        self.decoder.limit = MAX_FRAME_BYTES
+        self.decoder.limit, self.takes_parts = MAX_FRAME_BYTES, True
         self.worker = Worker(boot=boot, pid=self._peer_pid(), fleet=fleet)
         self.post({"hello": VERSION, **self._service.hello()})
 
@@ -174,11 +169,33 @@ class Connection(Peer):
     def _begin(self, number: object, op: str, message: Message) -> None:
         if type(number) is not int or number <= 0 or number in self._calls:
             raise WireError(f"a call with id {number!r}, expected a positive number that no running call has")
-        if len(self._calls) >= MAX_CALLS:
+        if len(self._calls) >= MAX_CALLS + MAX_ENDS:
             raise WireError(f"more than {MAX_CALLS} calls at once")
         if op in STREAMED:
             self._streams[number] = _Stream()  # its chunks may come in this very read
-        self._calls[number] = self._loop.create_task(self._call(number, op, message), name=op)
+        call = self._calls[number] = self._loop.create_task(self._call(number, op, message), name=op)
+        call.add_done_callback(lambda _: self._ended_call(number))
+
+    def _cancel(self, number: object) -> None:
+        if type(number) is not int:
+            raise WireError(f"a cancel of {number!r}, expected the number of a call")
+        running = self._calls.get(number)
+        if running is not None:
+            running.cancel()
+        else:  # it never came, or its answer is on the way: then this one is not looked at
+            self._post_cancelled(number)
+
+    def _post_cancelled(self, number: int) -> None:
+        self.post({"id": number, "error": {"kind": CANCELLED, "text": "the call was cancelled"}})
+
+    def _ended_call(self, number: int) -> None:
+        """A task that is cancelled before its first step never takes it: so its end is seen to here, not in it."""
+        call = self._calls.pop(number)
+        self._streams.pop(number, None)
+        if call.cancelled():
+            self._post_cancelled(number)
+        elif (error := call.exception()) is not None:
+            raise error  # a fault of ours; the event loop says it, and nobody waits for the answer for ever
 
     async def _call(self, number: int, op: str, message: Message) -> None:
         """Runs one call and answers it, whatever comes of it."""
@@ -186,7 +203,8 @@ class Connection(Peer):
         try:
             answer = {"id": number, "ok": _plain(await self._awaitable(op, message))}
         except asyncio.CancelledError:
-            answer = {"id": number, "error": {"kind": CANCELLED, "text": "the call was cancelled"}}
+            self._post_cancelled(number)
+            return
         except RollstreamError as error:
             self.node.note_leak(error)
             answer = {"id": number, "error": error_to_map(self._as_seen_here(error))}
@@ -194,16 +212,16 @@ class Connection(Peer):
             answer = {"id": number, "error": {"kind": INVALID, "text": str(error)}}
         except Exception as error:  # a fault of ours must not take the connection, and with it the sandbox
             log.exception("call_failed", op=op)
-            answer = {"id": number, "error": {"kind": FAILED, "text": f"the node service failed in {op}: {error!r}"}}
+            answer = {"id": number, "error": _fault(op, error)}
         try:
             await self.send(answer)
         except asyncio.CancelledError:
-            self.post({"id": number, "error": {"kind": CANCELLED, "text": "the call was cancelled"}})
+            self._post_cancelled(number)
         except MessageTooLarge as error:
             self.post({"id": number, "error": error_to_map(SandboxFileError(str(message.get("path", op)), "too_large", str(error)))})
-        finally:
-            self._calls.pop(number, None)
-            self._streams.pop(number, None)
+        except (TypeError, ValueError, OverflowError) as error:  # it holds what cannot travel
+            log.exception("answer_not_sent", op=op)
+            self.post({"id": number, "error": _fault(op, error)})
 
     def _as_seen_here(self, error: RollstreamError) -> RollstreamError:
         """What is gone because the node ended it was not ended by what runs in it, and must not look so."""
@@ -288,6 +306,7 @@ class _Stream:
     def __init__(self) -> None:
         self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._unread = 0
+        self._has_ended = False
         self._room = asyncio.Event()
         self._on_way = 0
 
@@ -304,7 +323,9 @@ class _Stream:
                 raise WireError(f"more than {WINDOW} chunks, or one of more than {CHUNK_BYTES:,} bytes, on their way")
             self._chunks.put_nowait(chunk)
         elif "end" in message:
-            self._chunks.put_nowait(None)
+            if not self._has_ended:
+                self._chunks.put_nowait(None)
+            self._has_ended = True
         elif "took" in message:
             self._on_way = max(0, self._on_way - 1)
             self._room.set()
@@ -322,6 +343,10 @@ class _Stream:
             self._room.clear()
             await self._room.wait()
         self._on_way += 1
+
+
+def _fault(op: str, error: Exception) -> Message:
+    return {"kind": FAILED, "text": f"the node service failed in {op}: {error!r}"}
 
 
 def _plain(result: object) -> object:

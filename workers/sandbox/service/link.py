@@ -2,18 +2,21 @@
 
 1. Every call ends: with its answer, or, when the connection ends, with the error that `lost_error` makes, all of them at once.
 2. A cancelled call tells the service, and raises when the service has ended what it started, or after `CANCEL_S`.
+3. So many calls run at once as the service takes of one connection (`MAX_CALLS`), those that end the sandbox not counted: more wait for
+   one of them to be answered. Who asks for a thousand things at once does not lose the sandbox for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from workers.sandbox.service.peer import Peer
 from workers.sandbox.service.server import SOCKET_NAME, TOKEN_NAME
-from workers.sandbox.service.wire import CHUNK_BYTES, VERSION, WINDOW, Message, error_from_map
+from workers.sandbox.service.wire import CHUNK_BYTES, ENDS, MAX_CALLS, VERSION, WINDOW, Message, error_from_map
 
 HELLO_S = 10.0
 CANCEL_S = 1.0
@@ -47,6 +50,10 @@ class Link(Peer):
         self.hello: asyncio.Future[Message] = self._loop.create_future()
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._archives: dict[int, _Archive] = {}
+        self._running: set[int] = set()
+        """Calls that the service has not answered, also such that nobody waits for any more."""
+        self._line: deque[asyncio.Future[None]] = deque()
+        """Who waits until one of them is answered."""
         self._last = 0
         self._why = ""
 
@@ -82,11 +89,11 @@ class Link(Peer):
         Raises:
             what the service says, or `lost_error`.
         """
-        number, answer = self._open()
+        number, answer = await self._open(op)
         try:
             await self.send({"id": number, "op": op, **arguments})
             return await answer
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or it cannot be sent: then the service says that it never came
             await self._end_cancelled(number, answer)
             raise
         finally:
@@ -94,7 +101,7 @@ class Link(Peer):
 
     async def upload(self, tar: IO[bytes], **arguments: object) -> None:
         """Gives an archive to the call `upload`."""
-        number, answer = self._open()
+        number, answer = await self._open("upload")
         archive = self._archives[number] = _Archive(answer)
         try:
             await self.send({"id": number, "op": "upload", **arguments})
@@ -114,7 +121,7 @@ class Link(Peer):
 
     async def download(self, tar: IO[bytes], **arguments: object) -> None:
         """Takes an archive from the call `download`."""
-        number, answer = self._open()
+        number, answer = await self._open("download")
         archive = self._archives[number] = _Archive(answer)
         try:
             await self.send({"id": number, "op": "download", **arguments})
@@ -130,12 +137,34 @@ class Link(Peer):
 
     # -- steps ---------------------------------------------------------------------------------------------------------------------------
 
-    def _open(self) -> tuple[int, asyncio.Future[Any]]:
+    async def _open(self, op: str) -> tuple[int, asyncio.Future[Any]]:
+        """The number of a new call, when there is room for one more, and where its answer will be."""
+        while not self.ended and len(self._running) >= MAX_CALLS and op not in ENDS:
+            turn = self._loop.create_future()
+            self._line.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._let_next()  # it was ours to take
+                raise
+            finally:
+                if turn in self._line:
+                    self._line.remove(turn)
         if self.ended:
             raise self.lost_error(self._why)
         self._last += 1
         answer = self._calls[self._last] = self._loop.create_future()
+        self._running.add(self._last)
         return self._last, answer
+
+    def _let_next(self) -> None:
+        """One call less runs."""
+        while self._line:
+            turn = self._line.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
 
     async def _end_cancelled(self, number: int, answer: asyncio.Future[Any]) -> None:
         if not answer.done() or answer.cancelled():
@@ -172,9 +201,16 @@ class Link(Peer):
             archive = self._archives.get(number)
             if archive is not None:
                 archive.took()
-        elif answer is None or answer.done():
+        else:
+            if number in self._running:
+                self._running.discard(number)
+                self._let_next()
+            self._answer(answer, message)
+
+    def _answer(self, answer: asyncio.Future[Any] | None, message: Message) -> None:
+        if answer is None or answer.done():
             return  # of a call that nobody waits for any more
-        elif "error" in message:
+        if "error" in message:
             answer.set_exception(error_from_map(message["error"]))
         else:
             answer.set_result(message.get("ok"))
@@ -190,6 +226,9 @@ class Link(Peer):
             if not answer.done():
                 answer.set_exception(self.lost_error(self._why))
                 answer.exception()  # read: who was cancelled does not
+        for turn in self._line:
+            if not turn.done():
+                turn.set_result(None)
 
 
 class _Archive:

@@ -1,13 +1,15 @@
 """The sandboxes of one node: who is attached to which, what waits parked, and how each ends.
 
     start, attach -> Attachment          bound to one connection
-    the connection ends -> lost          what it held ends, whatever the worker was doing
+    the connection ends -> lost          what it held ends, whatever the worker was doing; one that was only attached to, and
+                                         not changed, waits on as if nobody had been there (rule 4 of `base.py`)
     park, stop, kill by the worker       the attachment is over; its connection may go
     end                                  for whoever knows that a job is over: the node agent, or a person
 
 1. An attachment stands in `attached` from when its sandbox is there until the sandbox has ended or was parked.
 2. `epoch` is the life of this object: what earlier ones left is swept before the first start, so no handle outlives its epoch.
-3. While the node drains it starts nothing and attaches nothing; while it is degraded (`health.py`) it starts nothing.
+3. While the node drains it starts nothing and attaches nothing; while it is degraded (`health.py`) it starts nothing. What was being
+   started or attached when the drain began has the same grace as what is attached.
 4. `async with` is its life: meanwhile the janitor makes its rounds, the warm pool is filled, and a degraded node tries whether it is well.
 """
 
@@ -17,7 +19,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -26,7 +28,7 @@ from typing import Self
 
 import structlog
 
-from workers.sandbox.base import Probe, Sandbox
+from workers.sandbox.base import Probe
 from workers.sandbox.errors import NodeUnavailable, SandboxError, SandboxGone, SandboxLeak
 from workers.sandbox.limits.node import usable_cores
 from workers.sandbox.local import LocalSandboxes
@@ -68,9 +70,11 @@ class Worker:
 class Attachment:
     """One sandbox in the hands of one connection."""
 
-    sandbox: Sandbox
+    sandbox: LocalSandbox
     owner: SandboxOwner
     worker: Worker
+    was_made: bool
+    """By this attachment; else it was made and parked before."""
     since_s: float
     """By the clock of the epoch, for people."""
     on_gone: OnGone
@@ -130,6 +134,9 @@ class NodeSandboxes:
         self.draining = False
         self.attached: dict[str, Attachment] = {}
         self._fleets: dict[str, str] = {}
+        self._binding: set[asyncio.Task[object]] = set()
+        """Who waits for a sandbox that is being started or attached."""
+        self._cut_short: set[asyncio.Task[object]] = set()
         self._emptied = asyncio.Event()
         self._emptied.set()
         self._losses: set[asyncio.Task[None]] = set()
@@ -183,8 +190,9 @@ class NodeSandboxes:
         """
         self._check_open()
         self._check_starts()
-        sandbox = await self.warm.take(spec, owner) or await self._starts.start(spec, owner)
-        return self._bind(sandbox, owner, worker, on_gone)
+        with self._may_be_cut_short():
+            sandbox = await self.warm.take(spec, owner) or await self._starts.start(spec, owner)
+            return self._bind(sandbox, owner, worker, on_gone, was_made=True)
 
     async def attach(self, handle: SandboxHandle, owner: SandboxOwner, worker: Worker, on_gone: OnGone) -> Attachment:
         """Gives a parked sandbox to a connection.
@@ -193,7 +201,8 @@ class NodeSandboxes:
             NodeUnavailable, and what `SandboxProvider.attach` raises.
         """
         self._check_open()
-        return self._bind(await self._starts.attach(handle, owner), owner, worker, on_gone)
+        with self._may_be_cut_short():
+            return self._bind(await self._starts.attach(handle, owner), owner, worker, on_gone, was_made=False)
 
     def lose(self, attachment: Attachment) -> None:
         """The connection of an attachment ended before it said what is to become of its sandbox."""
@@ -214,6 +223,10 @@ class NodeSandboxes:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._emptied.wait()
+        for binding in self._binding:
+            self._cut_short.add(binding)
+            binding.cancel()
+        await self.settle()
         report = await self.end([found.sandbox_id for found in await self.owned()], "the node service stops")
         for sandbox_id, why in report.failed.items():
             log.error("sandbox_not_removed", sandbox=sandbox_id, error=why)
@@ -231,8 +244,10 @@ class NodeSandboxes:
 
     async def views(self, prefix: str = "", *, with_processes: bool = False) -> list[SandboxView]:
         """Sandboxes as people are shown them."""
+        attached = dict(self.attached)
+        uses = {sandbox_id: await held.sandbox.use() for sandbox_id, held in attached.items() if sandbox_id.startswith(prefix)}
         read = partial(views, prefix=prefix, with_processes=with_processes)
-        return await asyncio.to_thread(read, self.provider.scratch_dir, dict(self.attached))
+        return await asyncio.to_thread(read, self.provider.scratch_dir, attached, uses)
 
     async def end(self, sandbox_ids: Sequence[str], why: str) -> EndReport:
         """Ends sandboxes, whoever holds them. One that is not there any more counts as ended."""
@@ -259,7 +274,32 @@ class NodeSandboxes:
 
     def _check_open(self) -> None:
         if self.draining:
-            raise NodeUnavailable(self.provider.backend, f"the service of node {self.node} stops")
+            raise self._stops()
+
+    def _stops(self) -> NodeUnavailable:
+        return NodeUnavailable(self.provider.backend, f"the service of node {self.node} stops")
+
+    @contextlib.contextmanager
+    def _may_be_cut_short(self) -> Iterator[None]:
+        """The current task waits for a sandbox to come up; a drain waits for it, or cancels it, which it hears as `NodeUnavailable`."""
+        binding = asyncio.current_task()
+        assert binding is not None
+        self._binding.add(binding)
+        self._emptied.clear()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if binding in self._cut_short and not binding.uncancel():
+                raise self._stops() from None
+            raise
+        finally:
+            self._binding.discard(binding)
+            self._cut_short.discard(binding)
+            self._see_whether_empty()
+
+    def _see_whether_empty(self) -> None:
+        if not self.attached and not self._binding:
+            self._emptied.set()
 
     def _check_starts(self) -> None:
         self._check_open()
@@ -281,9 +321,9 @@ class NodeSandboxes:
             if tidied.ended or tidied.folders:
                 log.warning("left_behind_was_removed", sandboxes=list(tidied.ended), folders=tidied.folders)
 
-    def _bind(self, sandbox: Sandbox, owner: SandboxOwner, worker: Worker, on_gone: OnGone) -> Attachment:
+    def _bind(self, sandbox: LocalSandbox, owner: SandboxOwner, worker: Worker, on_gone: OnGone, *, was_made: bool) -> Attachment:
         """No step of it waits: a connection that ends meanwhile finds the attachment, or the provider's undoing does."""
-        attachment = Attachment(sandbox=sandbox, owner=owner, worker=worker, since_s=time.time(), on_gone=on_gone)
+        attachment = Attachment(sandbox=sandbox, owner=owner, worker=worker, was_made=was_made, since_s=time.time(), on_gone=on_gone)
         self.attached[attachment.sandbox_id] = attachment
         self._fleets[attachment.sandbox_id] = worker.fleet
         self._emptied.clear()
@@ -295,26 +335,33 @@ class NodeSandboxes:
         why = await attachment.sandbox.wait_gone()
         if self.attached.get(attachment.sandbox_id) is attachment:
             del self.attached[attachment.sandbox_id]
-        if not self.attached:
-            self._emptied.set()
+        self._see_whether_empty()
         attachment.on_gone(attachment.why or why, bool(attachment.why))
 
     async def _end_lost(self, attachment: Attachment) -> None:
+        sandbox, owner = attachment.sandbox, attachment.owner
+        keeps = not attachment.was_made and not sandbox.is_changed
         try:
-            await attachment.sandbox.kill()
+            with contextlib.suppress(SandboxGone):  # it ended by itself, or somebody was faster
+                await (sandbox.park() if keeps else sandbox.kill())
+            if not keeps:  # it may have been just being parked, for a worker that never heard of it
+                await self._tear_down(attachment.sandbox_id)
         except SandboxError as error:
             self.note_leak(error)
-            log.error("lost_sandbox_not_removed", sandbox=attachment.sandbox_id, job_id=attachment.owner.job_id, error=str(error))
+            log.error("lost_sandbox_not_removed", sandbox=attachment.sandbox_id, job_id=owner.job_id, error=str(error))
         else:
-            log.info("sandbox_lost", sandbox=attachment.sandbox_id, job_id=attachment.owner.job_id, attempt=attachment.owner.attempt)
+            log.info("sandbox_lost", sandbox=attachment.sandbox_id, job_id=owner.job_id, attempt=owner.attempt, waits_on=keeps)
 
     async def _end_one(self, sandbox_id: str, why: str) -> None:
         attachment = self.attached.get(sandbox_id)
         if attachment is not None:
             attachment.why = attachment.why or why
             await attachment.sandbox.kill()
-        if not SANDBOX_ID.fullmatch(sandbox_id):
-            return
+        if SANDBOX_ID.fullmatch(sandbox_id):
+            await self._tear_down(sandbox_id)
+
+    async def _tear_down(self, sandbox_id: str) -> None:
+        """Ends what is left of a sandbox; one that is not there has ended."""
         with contextlib.suppress(SandboxGone):
             await tear_down(await asyncio.to_thread(SandboxFolder.open, self.provider.scratch_dir / sandbox_id))
 

@@ -5,6 +5,7 @@ An operation reads its arguments first, which may raise `ValueError`, and answer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -26,7 +27,7 @@ Operation = Callable[["Connection", Message], Awaitable[object]]
 
 
 def argument(message: Message, name: str, kind: type[T]) -> T:
-    """One argument of a call.
+    """One argument of a call. Numbers are finite: a time that is none (NaN) stops an event loop, and with it the sandboxes of all.
 
     Raises:
         ValueError: it is not there, or of another type.
@@ -36,6 +37,8 @@ def argument(message: Message, name: str, kind: type[T]) -> T:
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ValueError(f"{message.get('op')}: {name} should be {kind.__name__}, got {type(value).__name__}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{message.get('op')}: {name} should be a finite number, got {value}")
     return value
 
 
@@ -109,7 +112,7 @@ def execute(connection: Connection, message: Message) -> Awaitable[object]:
     if not isinstance(command, str) and not (isinstance(command, list) and all(isinstance(word, str) for word in command)):
         raise ValueError("exec: command should be a text or a list of texts")
     env = message.get("env")
-    if env is not None and not (isinstance(env, dict) and all(isinstance(value, str) for value in env.values())):
+    if env is not None and not (isinstance(env, dict) and all(isinstance(word, str) for pair in env.items() for word in pair)):
         raise ValueError("exec: env should be a map of texts")
     return connection.sandbox.exec(
         cast(str | Sequence[str], command),
@@ -241,11 +244,11 @@ OPERATIONS: dict[str, Operation] = {
     "park": park,
     "stop": stop,
     "kill": kill,
+    "use": use,
     "exec": execute,
     "upload": upload,
     "download": download,
     "read_file": read_file,
-    "use": use,
     "write_file": write_file,
     "list": list_files,
     "shell.run": shell_run,

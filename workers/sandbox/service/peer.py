@@ -1,9 +1,10 @@
 """One end of a connection: bytes to messages, messages to bytes, and the bounds that hold for both ways.
 
 1. A small message is one write. Who reads too slowly is not waited for: with more than `MAX_UNSENT_BYTES` unread, or with something unread
-   for `SLOW_S`, the connection is cut.
+   for `Patience.slow_s`, the connection is cut.
 2. A large message goes in parts, each when the other end has taken what came before; the parts of two are never mixed.
-3. A frame that has begun is whole within `FRAME_S`, or the connection is cut.
+3. A frame that has begun is whole within `Patience.frame_s`, or the connection is cut.
+4. Whatever comes over a connection ends at most that connection: a message that cannot be understood is answered by why, and cut off.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import cast
 
 from workers.sandbox.service.wire import (
@@ -26,11 +28,23 @@ from workers.sandbox.service.wire import (
 )
 
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
-SLOW_S = 60.0
-"""Longer than any stall of a worker that could still renew its leases."""
-FRAME_S = 30.0
 LAST_WORD_S = 1.0
 """What a peer that is cut off has to read why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long an end of a connection waits for the other."""
+
+    hello_s: float = 10.0
+    """A peer that has not said who it is by then is cut off."""
+    frame_s: float = 30.0
+    """From the beginning of a frame to its end."""
+    slow_s: float = 60.0
+    """Nothing was read for so long: longer than any stall of a worker that could still renew its leases."""
+
+
+PATIENCE = Patience()
 
 
 class MessageTooLarge(ValueError):
@@ -42,10 +56,13 @@ class Peer(asyncio.Protocol, ABC):
 
     Args:
         limit: longest frame that is taken.
+        takes_parts: whether messages may be longer than a frame.
     """
 
-    def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, limit: int = MAX_FRAME_BYTES, *, takes_parts: bool = True, patience: Patience = PATIENCE) -> None:
         self.decoder = FrameDecoder(limit)
+        self.takes_parts = takes_parts
+        self.patience = patience
         self.ended = False
         """Whether nothing can be sent any more."""
         self._loop = asyncio.get_running_loop()
@@ -136,11 +153,12 @@ class Peer(asyncio.Protocol, ABC):
             self._refuse(str(error))
             return
         if self.decoder.is_partial and self._frame_timer is None:
-            self._frame_timer = self._loop.call_later(FRAME_S, self._check_frame, self.decoder.frames)
+            self._frame_timer = self._loop.call_later(self.patience.frame_s, self._check_frame, self.decoder.frames)
 
     def pause_writing(self) -> None:
+        slow_s = self.patience.slow_s
         self._may_write = self._loop.create_future()
-        self._slow_timer = self._loop.call_later(SLOW_S, self._refuse, f"nothing was read for {SLOW_S:g} s")
+        self._slow_timer = self._loop.call_later(slow_s, self._refuse, f"nothing was read for {slow_s:g} s")
 
     def resume_writing(self) -> None:
         self._stop_waiting_to_write()
@@ -160,6 +178,8 @@ class Peer(asyncio.Protocol, ABC):
         if part is None:
             self.on_message(message)
             return
+        if not self.takes_parts:
+            raise WireError("a part of a message, where each fits into a frame")
         if not isinstance(part, bytes) or len(self._parts) + len(part) > MAX_MESSAGE_BYTES:
             raise WireError(f"parts of a message that are more than {MAX_MESSAGE_BYTES:,} bytes, or no bytes")
         self._parts += part
@@ -175,9 +195,9 @@ class Peer(asyncio.Protocol, ABC):
         if not self.decoder.is_partial:
             return
         if self.decoder.frames == frames:
-            self._refuse(f"a frame that was begun was not ended within {FRAME_S:g} s")
+            self._refuse(f"a frame that was begun was not ended within {self.patience.frame_s:g} s")
         else:
-            self._frame_timer = self._loop.call_later(FRAME_S, self._check_frame, self.decoder.frames)
+            self._frame_timer = self._loop.call_later(self.patience.frame_s, self._check_frame, self.decoder.frames)
 
     def _stop_waiting_to_write(self) -> None:
         if self._may_write is not None and not self._may_write.done():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pipeline.folders import Folders
 from pipeline.settings import ENVIRONMENT_PREFIX, TableSettings
+from workers.sandbox.network import NetworkRules
 
 SANDBOXES = "sandboxes"
 """Folder below scratch."""
@@ -23,6 +24,9 @@ class SandboxSettings(TableSettings):
     """What builds the walls; `auto` = the first that works here and has any."""
     accept_untrusted: bool = False
     """With the backend `process`: serve tasks that ask for isolation although there is none. For development."""
+    network_allow: tuple[str, ...] = ()
+    """What sandboxes of the class `isolated+network` may reach: hosts (`pypi.org:443`, `*.pythonhosted.org`), addresses, networks. Empty =
+    that class is not served."""
     node: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$")
     """Name of this node; empty = the workers' default."""
     run_dir: Path | None = None
@@ -45,6 +49,17 @@ class SandboxSettings(TableSettings):
     """Between two looks for what was left behind."""
     grace_s: float = Field(default=10.0, ge=0)
     """After the first SIGTERM attachments have this long."""
+
+    @field_validator("network_allow")
+    @classmethod
+    def _is_list_of_hosts(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        NetworkRules.parse(patterns)
+        return patterns
+
+    @property
+    def network(self) -> NetworkRules | None:
+        """`network_allow`, read; None when nothing is on it."""
+        return NetworkRules.parse(self.network_allow) if self.network_allow else None
 
     @property
     def run(self) -> Path:

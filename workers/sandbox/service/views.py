@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from workers.sandbox.errors import SandboxGone
 from workers.sandbox.local.folder import FolderState, SandboxFolder, sandbox_paths
 from workers.sandbox.local.identity import is_running
 from workers.sandbox.local.provider import POOL_JOB
+from workers.sandbox.use import SandboxUse
 
 if TYPE_CHECKING:
     from workers.sandbox.service.node import Attachment
@@ -45,16 +46,28 @@ class SandboxView:
     """`PID NAME` of what runs in it now."""
     limits: dict[str, object] = field(default_factory=dict)
     """As it was asked for."""
-    enforced: dict[str, str] = field(default_factory=dict)
-    """By limit: what enforces it here. Empty while nobody is attached."""
+    use: SandboxUse | None = None
+    """What is used, what enforces each limit here, and what was ended in it. None while nobody is attached."""
 
 
-def views(scratch: Path, attached: Mapping[str, Attachment], *, prefix: str = "", with_processes: bool = False) -> list[SandboxView]:
-    """All sandboxes below a scratch folder whose id begins with `prefix`, oldest first. Blocks."""
+def views(
+    scratch: Path,
+    attached: Mapping[str, Attachment],
+    uses: Mapping[str, SandboxUse],
+    *,
+    prefix: str = "",
+    with_processes: bool = False,
+) -> list[SandboxView]:
+    """All sandboxes below a scratch folder whose id begins with `prefix`, oldest first. Blocks.
+
+    Args:
+        uses: of those that are attached.
+    """
     found = []
     for path in sandbox_paths(scratch, prefix):
         with contextlib.suppress(SandboxGone):
-            found.append(_view(SandboxFolder.open(path), attached.get(path.name), with_processes))
+            view = _view(SandboxFolder.open(path), attached.get(path.name), with_processes)
+            found.append(replace(view, use=uses.get(path.name)))
     return sorted(found, key=lambda view: -view.age_s)
 
 
@@ -78,7 +91,6 @@ def _view(folder: SandboxFolder, attachment: Attachment | None, with_processes: 
         worker_boot=attachment.worker.boot if attachment is not None else "",
         processes=tuple(_processes(state.holder.pid)) if with_processes and state.holder and is_running(state.holder) else (),
         limits=dict(spec.get("limits", {})),
-        enforced=dict(getattr(attachment.sandbox, "enforced", {})) if attachment is not None else {},
     )
 
 

@@ -55,6 +55,11 @@ MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 """Largest message in parts: the content of a file, the input or output of a command. More goes as an archive."""
 CHUNK_BYTES = 256 * 1024
 WINDOW = 4
+MAX_CALLS = 256
+"""Calls of one connection that run at once, beside those that end its sandbox. One more, and the service takes the peer for broken."""
+ENDS = frozenset({"park", "stop", "kill"})
+"""They need not wait until others have ended."""
+MAX_ENDS = 8
 
 Message = dict[str, Any]
 
@@ -168,7 +173,13 @@ class FrameDecoder:
 def error_to_map(error: RollstreamError) -> Message:
     """One of our errors, for the wire: its word, its text, and what it knows."""
     word = next((_WORDS[cls] for cls in type(error).__mro__ if cls in _WORDS), FAILED)
-    return {"kind": word, "text": str(error), "fields": {name: value for name, value in vars(error).items() if not name.startswith("_")}}
+    fields = {name: value for name, value in vars(error).items() if not name.startswith("_") and _is_plain(value)}
+    return {"kind": word, "text": str(error), "fields": fields}
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it travels as it is. What an error knows beside that (a path, another error) is in its text."""
+    return value is None or isinstance(value, str | bytes | bool | int | float) or (isinstance(value, tuple) and all(map(_is_plain, value)))
 
 
 def error_from_map(values: Mapping[str, Any]) -> Exception:

@@ -1,0 +1,47 @@
+"""The case files of what runs in sandboxes, one test a case and kind of sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from tests.cases.case import Case, read_cases
+from tests.cases.runner import run_one
+from tests.contract.sandbox.kinds import LOCAL_KINDS, usable
+
+DATA = Path(__file__).parent / "data"
+FILES = (
+    ("shell", DATA / "shell.jsonl"),
+    ("shell", DATA / "shell_own.jsonl"),
+    ("ipython", DATA / "ipython.jsonl"),
+    ("ipython", DATA / "ipython_own.jsonl"),
+)
+SLOW_SHELL = {
+    *("shell-023", "shell-033", "shell-035", "shell-015", "shell-017"),
+    *(f"shell-own-{number:03}" for number in (*range(18, 22), *range(25, 34), 43, 45, 46, 72)),
+}
+"""Limits, floods and silences that are waited out."""
+OF_WALLS = {f"ipy-own-{number:03}" for number in (4, 5, 19, 20, 21, 22, 25, 26, 38, 39, 40, 43, 44)}
+"""Those of our own for Python that walls can change: processes, folders, packages. The others run without walls only, to save time."""
+
+
+def params() -> Iterator[ParameterSet]:
+    for area, path in FILES:
+        for case in read_cases(path):
+            for kind in LOCAL_KINDS:
+                if path.name == "ipython_own.jsonl" and kind != "process" and case.id not in OF_WALLS:
+                    continue
+                there = replace(case, input={**case.input, "sandbox": kind})
+                is_slow = kind != "process" or area == "ipython" or case.id in SLOW_SHELL
+                yield pytest.param(area, there, id=f"{case.id}-{kind}", marks=pytest.mark.slow if is_slow else ())
+
+
+@pytest.mark.parametrize(("area", "case"), list(params()))
+async def test_case(area: str, case: Case) -> None:
+    usable(case.input["sandbox"])
+
+    assert [str(difference) for difference in await run_one(area, case)] == []

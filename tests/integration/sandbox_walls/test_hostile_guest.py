@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
+import signal
+import socket
 import time
 
+import psutil
 import pytest
 
-from workers.sandbox import Sandbox, SandboxError, SandboxFileError
+from pipeline.testing.wait import wait_until
+from workers.sandbox import Sandbox, SandboxError, SandboxFileError, SandboxGone
+from workers.sandbox.local import LocalSandbox
+from workers.sandbox.local.identity import is_running
 
 STOP_NEWCOMERS = """
 import os, signal
@@ -40,6 +48,36 @@ async def test_who_stops_all_that_enter_gets_typed_answers_and_stop_ends_it(sand
 
     assert time.monotonic() - before < 5
     assert (await neighbour.exec("echo on", timeout_s=10)).stdout == b"on\n"
+
+
+@pytest.mark.parametrize("end", ["a stop", "SIGTERM", "the worker's end"])
+async def test_a_holder_whose_entering_child_is_stopped_hears_its_worker_all_the_same(sandbox: Sandbox, end: str) -> None:
+    """It waited for that child only, for the ten seconds that it is given: so long the processes of a dead worker's sandbox lived on."""
+    assert isinstance(sandbox, LocalSandbox)
+    holder = sandbox._holder.identity
+    assert holder is not None
+    await sandbox.write_file("stop.py", STOP_NEWCOMERS.encode())
+    await sandbox.exec(
+        "for i in 1 2 3; do setsid python3 stop.py & done >/dev/null 2>&1; until [ -e /tmp/watching ]; do :; done", timeout_s=10
+    )
+    enters = asyncio.create_task(sandbox.exec("true", timeout_s=100))
+    await wait_until(
+        lambda: psutil.STATUS_STOPPED in [child.status() for child in psutil.Process(holder.pid).children()], "who enters is stopped"
+    )
+
+    before = time.monotonic()
+    if end == "a stop":
+        await sandbox.kill()
+    elif end == "SIGTERM":
+        os.kill(holder.pid, signal.SIGTERM)
+    else:
+        sandbox._holder._control.shutdown(socket.SHUT_RDWR)
+    await sandbox.wait_gone()
+    await wait_until(lambda: not is_running(holder), "the holder has ended")
+
+    assert time.monotonic() - before < 6
+    with pytest.raises(SandboxGone):
+        await enters
 
 
 async def test_what_would_hang_a_reader_is_refused(sandbox: Sandbox) -> None:

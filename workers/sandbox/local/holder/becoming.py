@@ -11,10 +11,8 @@ import errno
 import fcntl
 import os
 import resource
-import select
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,9 +20,6 @@ PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 LINUX = sys.platform == "linux"
 PARKING_FD = 256
 """Descriptors are moved up here before they are put in their places, so that no place is overwritten before it is read."""
-
-GO_ON_S = 0.25
-"""Far above what entering takes, so that it is seen only where something is wrong."""
 
 LIMITS = {
     "cpu_s": resource.RLIMIT_CPU,
@@ -83,22 +78,11 @@ def tell(error_pipe: int, error: OSError) -> None:
     os.write(error_pipe, f"{error.errno} {error.strerror}".encode())
 
 
-def hear(error_pipe: int, *, pid: int = 0, timeout_s: float = 0.0) -> None:
-    """Waits until the child has become the program; raises what kept it from that.
-
-    Args:
-        pid: a child on its way into a sandbox, which the guest can stop, as it has the guest's uid. It is set going again each
-            `GO_ON_S`, and killed after `timeout_s`: the guest could keep its holder waiting for ever otherwise.
-    """
-    with open(error_pipe, "rb") as pipe:
-        deadline = time.monotonic() + timeout_s
-        while pid and not select.select([pipe], [], [], GO_ON_S)[0]:
-            late = time.monotonic() > deadline
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL if late else signal.SIGCONT)
-            if late:
-                raise OSError(errno.ETIMEDOUT, f"who enters the sandbox was held up for {timeout_s:g} s: something inside stops it")
-        problem = pipe.read()
+def hear(error_pipe: int) -> None:
+    """Waits until the child has become the program; raises what kept it from that."""
+    problem = b""
+    while piece := os.read(error_pipe, 4096):
+        problem += piece
     if problem:
         code, _, text = problem.decode().partition(" ")
         raise OSError(int(code), text)

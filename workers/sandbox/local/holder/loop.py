@@ -68,11 +68,11 @@ class Holder:
             return walls.build(request, given, self._line, self._children), -1
         if request["op"] == "pty":
             if behind is not None:
-                return start_inside_on_terminal(behind, request, given)
+                return start_inside_on_terminal(self._line, behind, request, given)
             return start_on_terminal(request, given, self._library)
         places = dict(zip(request["fds"], given, strict=True))
         if behind is not None:
-            return start_inside(behind, request, places), -1
+            return start_inside(self._line, behind, request, places), -1
         return start(request["argv"], request["env"], request["cwd"], places, prepare(request["limits"])), -1
 
 

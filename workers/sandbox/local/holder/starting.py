@@ -64,6 +64,8 @@ def start(argv: list[str], env: Mapping[str, str], cwd: str, places: Mapping[int
     except OSError:
         os.waitpid(pid, 0)
         raise
+    finally:
+        os.close(error_read)
     return pid
 
 

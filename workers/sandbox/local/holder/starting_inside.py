@@ -1,28 +1,41 @@
-"""To start a program behind the walls: to fork, to enter, to become it."""
+"""To start a program behind the walls: to fork, to enter, to become it.
+
+A child on its way in has the guest's uid and can be stopped by it. So it is set going again, and killed in the end, and the line to the
+worker is listened to meanwhile: no guest keeps its holder from ending.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import signal
 import struct
 import termios
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import becoming, entering
 from .starting import prepare
 from .walls import Walls
+from .worker_line import WorkerLine
 
 ENTER_TIMEOUT_S = 10.0
 """For a child on its way in, a thousand times what it takes: a loaded node is slow, a guest that stops it is for ever."""
+GO_ON_S = 0.25
+"""Far above what entering takes, so that it is seen only where something is wrong."""
 
 
-def start_inside(walls: Walls, request: Mapping[str, Any], places: Mapping[int, int], terminal: int = -1) -> int:
+def start_inside(line: WorkerLine, walls: Walls, request: Mapping[str, Any], places: Mapping[int, int], terminal: int = -1) -> int:
     """Forks a child that enters and forks again, since a PID namespace is for children; the second becomes the program.
 
     Args:
         terminal: a terminal's slave side that becomes the controlling one, and 0, 1 and 2; -1 = none.
+
+    Raises:
+        OSError: what kept it from that, or that it is time to stop; no child is left.
     """
     error_read, error_write = os.pipe()
     number_read, number_write = os.pipe()
@@ -54,21 +67,52 @@ def start_inside(walls: Walls, request: Mapping[str, Any], places: Mapping[int, 
             os._exit(126)
     os.close(error_write)
     os.close(number_write)
-    os.waitpid(between, 0)
-    pid = int(os.read(number_read, 32) or b"0")  # not to its end: the child holds the other side until it is the program
-    os.close(number_read)
     try:
-        becoming.hear(error_read, pid=pid, timeout_s=ENTER_TIMEOUT_S)
-    except OSError:
-        if pid:
+        pid = _number(line, number_read, between)
+        if not pid:
+            os.set_blocking(error_read, False)
+            with contextlib.suppress(BlockingIOError):
+                becoming.hear(error_read)
+            raise OSError(errno.EIO, "nothing came of entering the sandbox")
+        try:
+            _hear(line, error_read, pid)
+        except OSError:
             os.waitpid(pid, 0)
-        raise
-    if not pid:
-        raise OSError(errno.EIO, "nothing came of entering the sandbox")
+            raise
+    finally:
+        os.close(number_read)
+        os.close(error_read)
     return pid
 
 
-def start_inside_on_terminal(walls: Walls, request: Mapping[str, Any], given: Sequence[int]) -> tuple[int, int]:
+def _number(line: WorkerLine, number_read: int, between: int) -> int:
+    """What the first child says the second one is; 0 = it failed."""
+    if not line.wait(number_read, ENTER_TIMEOUT_S):
+        os.kill(between, signal.SIGKILL)
+    os.waitpid(between, 0)
+    os.set_blocking(number_read, False)  # the child holds the other side until it is the program
+    try:
+        return int(os.read(number_read, 32) or b"0")
+    except BlockingIOError:
+        return 0
+
+
+def _hear(line: WorkerLine, error_read: int, pid: int) -> None:
+    """Waits until the child has become the program; raises what kept it from that."""
+    deadline = time.monotonic() + ENTER_TIMEOUT_S
+    while not line.wait(error_read, GO_ON_S):
+        is_late = time.monotonic() > deadline
+        gives_up = is_late or line.stopping is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL if gives_up else signal.SIGCONT)
+        if is_late:
+            raise OSError(errno.ETIMEDOUT, f"who enters the sandbox was held up for {ENTER_TIMEOUT_S:g} s: something inside stops it")
+        if gives_up:
+            raise OSError(errno.ECANCELED, "stopped meanwhile")
+    becoming.hear(error_read)
+
+
+def start_inside_on_terminal(line: WorkerLine, walls: Walls, request: Mapping[str, Any], given: Sequence[int]) -> tuple[int, int]:
     """The terminal is of the node's devpts and the program of the sandbox: `/dev/tty` names it wherever it was opened."""
     master, slave = os.openpty()
     try:
@@ -76,7 +120,7 @@ def start_inside_on_terminal(walls: Walls, request: Mapping[str, Any], given: Se
         attributes = termios.tcgetattr(slave)
         attributes[3] &= ~termios.ECHO
         termios.tcsetattr(slave, termios.TCSANOW, attributes)
-        pid = start_inside(walls, request, dict(zip(request["fds"], given, strict=True)), slave)
+        pid = start_inside(line, walls, request, dict(zip(request["fds"], given, strict=True)), slave)
     except BaseException:
         os.close(master)
         raise

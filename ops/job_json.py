@@ -19,6 +19,7 @@ def story_as_map(story: JobStory) -> dict[str, object]:
         "prompt": _plain(story.prompt),
         "trajectory": _plain(story.trajectory),
         "grade": _plain(story.grade),
+        "sandbox": None if story.sandbox is None else story.sandbox.to_map(),
         "unreadable": list(story.unreadable),
     }
 

@@ -13,6 +13,9 @@ from pipeline.errors import DamagedBody, NewerMessage, RollstreamError
 from pipeline.keys import Keys
 from pipeline.messages import Grade, Prompt, Stage, Trajectory
 from pipeline.redis_client import AsyncClient, ask
+from workers.handlers.base import Environment
+from workers.sandbox.use import SandboxUse
+from workers.stages.sandbox_record import SANDBOX
 
 Record = TypeVar("Record")
 
@@ -35,6 +38,8 @@ class JobStory:
     grade: Grade | None
     unreadable: tuple[str, ...]
     """Bodies that could not be read, and why."""
+    sandbox: SandboxUse | None = None
+    """What it used of sandboxes, what bounded them, and what was ended in them, over the stages so far."""
 
     @property
     def state(self) -> str:
@@ -86,4 +91,17 @@ async def job_story(client: AsyncClient, keys: Keys, job: str) -> JobStory:
     prompt = await body(Prompt, keys.prompt(header.get("grp") or job))
     trajectory = await body(Trajectory, keys.body(job, header.get("b.run", "0"), Stage.RUN.value))
     grade = await body(Grade, keys.body(job, header.get("b.eval", "0"), Stage.EVAL.value))
-    return JobStory(job=job, header=header, prompt=prompt, trajectory=trajectory, grade=grade, unreadable=tuple(unreadable))
+    environment = await body(Environment, keys.body(job, header.get("b.init", "0"), Stage.INIT.value))
+    said = [grade.details.get(SANDBOX) if grade else None, trajectory.extra.get(SANDBOX) if trajectory else None]
+    said.append(environment.used if environment else None)  # nothing else of it is shown: it holds the key to the sandbox
+    sandbox = None
+    for record in said:
+        if isinstance(record, Mapping) and record:
+            try:
+                sandbox = SandboxUse.from_map(record)
+                break
+            except ValueError as error:
+                unreadable.append(str(error))
+    return JobStory(
+        job=job, header=header, prompt=prompt, trajectory=trajectory, grade=grade, unreadable=tuple(unreadable), sandbox=sandbox
+    )

@@ -9,10 +9,12 @@ from rich.markup import escape
 from rich.text import Text
 
 from ops.job_story import JobStory
+from ops.sandbox_view import use_lines
 from ops.trajectory_text import conversation, first_tokens, token_strip
-from ops.visible_text import visible
+from ops.visible_text import visible, visible_line
 from pipeline.messages import Trajectory
 from workers.llm.tokenizer import load
+from workers.stages.sandbox_record import SANDBOX
 
 ROLE_STYLE = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
 ROLE_WIDTH = 9
@@ -34,6 +36,9 @@ def render_story(console: Console, story: JobStory, *, longest: int) -> None:
     )
     if stages:
         console.print(f"  took: {stages}")
+    if story.sandbox is not None:
+        for line in use_lines(story.sandbox):
+            console.print(f"  {escape(visible_line(line))}")
     for line in story.unreadable:
         console.print(f"[red]unreadable {escape(visible(line))}[/red]")
     if story.trajectory is not None:
@@ -41,7 +46,7 @@ def render_story(console: Console, story: JobStory, *, longest: int) -> None:
         render_trajectory(console, story.trajectory, longest=longest)
     if story.grade is not None:
         console.print()
-        details = visible(" · ".join(f"{name}: {value}" for name, value in story.grade.details.items()))
+        details = visible(" · ".join(f"{name}: {value}" for name, value in story.grade.details.items() if name != SANDBOX))
         console.print(f"[bold]verdict[/bold] reward {story.grade.reward:g}   {escape(details)}   ({escape(visible(story.grade.grader))})")
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from ops.visible_text import visible_line
 from pipeline.messages import Json
+from workers.sandbox.limits.verdicts import size_text
 from workers.sandbox.service.views import SandboxView
+from workers.sandbox.use import SandboxUse
 
 COLUMNS = ("SANDBOX", "STATE", "JOB", "ATTEMPT", "BACKEND", "IMAGE", "AGE", "WORKER")
 
@@ -44,10 +47,24 @@ def as_text(view: SandboxView) -> list[str]:
         f"attached   to {who}",
         f"backend    {view.backend}, isolation {view.isolation or 'unknown'}, image {view.image or '(the files of the node)'}",
         "limits     " + (", ".join(f"{name} {value}" for name, value in view.limits.items()) or "none"),
-        "enforced   " + (", ".join(f"{limit} by {means}" for limit, means in view.enforced.items()) or "not told"),
-        f"processes  {len(view.processes)}",
+        *(visible_line(line) for line in (use_lines(view.use) if view.use is not None else ["enforced   nobody is attached"])),
+        f"running    {len(view.processes)}",
     ]
-    return lines + [f"           {process}" for process in view.processes]
+    return lines + [f"           {visible_line(process)}" for process in view.processes]
+
+
+def use_lines(use: SandboxUse) -> list[str]:
+    """What is enforced by what, what was used, and what was done about it: a line each."""
+    figures = [
+        f"memory {size_text(use.memory_peak_bytes)} at most",
+        f"{use.processes_peak} processes and threads at most",
+        f"{use.cpu_s:.1f} s of CPU time",
+        f"disk {size_text(use.disk_bytes)} in {use.files} files",
+    ]
+    if use.network_bytes:
+        figures.append(f"network {size_text(use.network_bytes)}")
+    enforced = ", ".join(f"{limit} by {means}" for limit, means in use.enforced.items())
+    return [f"enforced   {enforced or 'not told'}", f"used       {', '.join(figures)}", *(f"limit met  {notice}" for notice in use.notices)]
 
 
 def age(seconds: float) -> str:

@@ -45,6 +45,8 @@ class Environment:
     """The handle of a parked sandbox as a map; empty = the task has none."""
     data: Json = field(default_factory=dict)
     """The handler's own notes."""
+    used: Json = field(default_factory=dict)
+    """What INIT used of sandboxes, as `SandboxUse` maps it; the stage writes it."""
 
     @property
     def is_local(self) -> bool:

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Self
 
+KEPT_NOTICES = 32
+"""Of an attachment, and of a job: a record stays small whatever was done to a sandbox."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxUse:
     """One attachment's use so far; of CPU time the whole sandbox's."""
 
     enforced: Mapping[str, str] = field(default_factory=dict)
-    """Limit -> what enforces it on this node. A limit that nothing enforces here is named with `nothing`."""
+    """Limit -> what enforces it on this node; `nothing` for a limit that nothing enforces here. Empty: nobody has said what is used."""
     memory_bytes: int = 0
     """Of all processes together, at the last look."""
     memory_peak_bytes: int = 0
@@ -59,3 +62,25 @@ class SandboxUse:
             else:
                 read[known.name] = value
         return cls(**read)  # type: ignore[arg-type]  # names and types were compared above
+
+
+def joined(first: SandboxUse, second: SandboxUse) -> SandboxUse:
+    """What two attachments used, one after the other, of one sandbox or of two: peaks are maxima, times and bytes sums, the last notices
+    stay. Where a limit was enforced by different means, both are named."""
+    enforced = dict(first.enforced)
+    for limit, means in second.enforced.items():
+        before = enforced.get(limit, means)
+        enforced[limit] = before if before.endswith(means) else f"{before}, then {means}"
+    return SandboxUse(
+        enforced=enforced,
+        memory_bytes=second.memory_bytes,
+        memory_peak_bytes=max(first.memory_peak_bytes, second.memory_peak_bytes),
+        processes=second.processes,
+        processes_peak=max(first.processes_peak, second.processes_peak),
+        cpu_s=round(first.cpu_s + second.cpu_s - second.cpu_before_s, 3),
+        cpu_before_s=first.cpu_before_s,
+        disk_bytes=max(first.disk_bytes, second.disk_bytes),
+        files=max(first.files, second.files),
+        network_bytes=first.network_bytes + second.network_bytes,
+        notices=(first.notices + second.notices)[-KEPT_NOTICES:],
+    )

@@ -16,6 +16,7 @@ from workers.agent.invariants import broken_promises
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.graders.errors import GraderError
 from workers.handlers.base import Environment, EvalContext, StageContext, TaskHandler
+from workers.stages.sandbox_record import SANDBOX, used_by, written
 from workers.stages.stage import PROGRESS_MARGIN_S, StageWork
 from workers.stages.ungraded import ungraded
 
@@ -54,7 +55,10 @@ class EvalWork(StageWork):
         control.gate()
         async with asyncio.timeout(limit_s):
             grade = await handler.evaluate(eval_context)
-        return Settled(settlement_of(trajectory, grade), codec.encode(grade), Stage.EVAL.value)
+        settlement = settlement_of(trajectory, grade)
+        if used := await used_by(context):
+            grade = replace(grade, details={**grade.details, SANDBOX: written(trajectory.extra.get(SANDBOX), used)})
+        return Settled(settlement, codec.encode(grade), Stage.EVAL.value)
 
     async def _trajectory(self, begun: Begun) -> Trajectory:
         """What RUN handed on, or, of a lost attempt that is salvaged, what its journal adds up to; that is kept in its place."""

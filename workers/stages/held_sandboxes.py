@@ -8,11 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import reduce
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from workers.sandbox.base import Probe, Sandbox, SandboxProvider
+from workers.sandbox.errors import SandboxError
 from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
+from workers.sandbox.use import SandboxUse, joined
+
+log = structlog.get_logger(__name__)
+
+USE_S = 2.0
+"""A sandbox that is still attached is asked for its use so long; a record is not worth the wait for a service that hangs."""
 
 
 class HeldSandboxes:
@@ -54,6 +64,20 @@ class HeldSandboxes:
         """Kills all that the attempt holds or will get."""
         self._taken = True
         await asyncio.gather(*(sandbox.kill() for sandbox in self._held))
+
+    async def used(self) -> SandboxUse | None:
+        """What all of them have used together; None when there was none, or none of them says."""
+        known: list[SandboxUse] = []
+        for sandbox in self._held:
+            try:
+                async with asyncio.timeout(USE_S):
+                    use = await sandbox.use()
+            except (SandboxError, TimeoutError) as error:
+                log.warning("sandbox_use_not_told", sandbox=sandbox.handle.sandbox_id, error=str(error))
+                continue
+            if use.enforced:
+                known.append(use)
+        return reduce(joined, known) if known else None
 
     async def close(self) -> None:
         """Nothing: the sandboxes are their attempt's, the provider is the node's."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from pipeline import codec
 from pipeline.attempts import End, HandedOff, JobControl
 from pipeline.messages import Stage
 from workers.handlers.base import StageContext, TaskHandler
+from workers.stages.sandbox_record import used_by, written
 from workers.stages.stage import PROGRESS_MARGIN_S, StageWork
 
 
@@ -22,6 +24,8 @@ class InitWork(StageWork):
         control.gate()
         async with asyncio.timeout(limit_s):
             environment = await handler.init(context)
+        if used := written(None, await used_by(context)):
+            environment = replace(environment, used=used)
         body = codec.encode(environment)
         if environment.is_local:
             return HandedOff(body, self.place.node, self.place.epoch)

@@ -27,6 +27,7 @@ from workers.stages.bodies import Bodies
 from workers.stages.concurrency import LimitedModel, Limiter
 from workers.stages.model_servers import ModelServers
 from workers.stages.pooled_backend import PooledBackend
+from workers.stages.sandbox_record import SANDBOX, used_by, written
 from workers.stages.stage import PROGRESS_MARGIN_S, Place, StageWork
 from workers.stages.ungraded import ungraded
 
@@ -64,6 +65,7 @@ class RunWork(StageWork):
         limits = spec.template.limits
         control.progress(limits.run_active_s + PROGRESS_MARGIN_S)
         body = await self.bodies.get(self.bodies.keys.body(claim.job, control.begun.init_attempt, Stage.INIT.value))
+        environment = codec.decode(Environment, body)
         journalled: list[TurnDelta] = []
 
         async def journal(delta: TurnDelta) -> None:
@@ -91,7 +93,7 @@ class RunWork(StageWork):
                 trajectory = await handler.run(
                     RunContext(
                         **shared,
-                        environment=codec.decode(Environment, body),
+                        environment=environment,
                         backend=model,
                         journal=journal,
                         active=active,
@@ -101,11 +103,18 @@ class RunWork(StageWork):
         except (asyncio.CancelledError, JobCancelled):
             if control.cancel_reason != StopReason.DEADLINE or not journalled:
                 raise
-            partial = valid(claim.job, TrajectoryRecorder.replay(journalled).trajectory(StopReason.DEADLINE))
+            partial = TrajectoryRecorder.replay(journalled).trajectory(StopReason.DEADLINE)
+            partial = valid(claim.job, await self._recorded(partial, context, environment))
             return Settled(ungraded(partial), codec.encode(partial), Stage.RUN.value)
         if told := backend.told():
             trajectory = replace(trajectory, extra={**trajectory.extra, "servers": told})
+        trajectory = await self._recorded(trajectory, context, environment)
         return HandedOff(codec.encode(valid(claim.job, trajectory)))
+
+    async def _recorded(self, trajectory: Trajectory, context: StageContext, environment: Environment) -> Trajectory:
+        """The trajectory, with what was used of sandboxes until it was there."""
+        used = written(environment.used, await used_by(context))
+        return replace(trajectory, extra={**trajectory.extra, SANDBOX: used}) if used else trajectory
 
     @asynccontextmanager
     async def _model(self, control: JobControl, spec: JobSpec, backend: PooledBackend, active: ActiveTime) -> AsyncIterator[Model]:

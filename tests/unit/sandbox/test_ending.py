@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from workers.sandbox.limits import ending
-from workers.sandbox.limits.notices import KEPT_NOTICES, Notices
+from workers.sandbox.limits.notices import Notices
 from workers.sandbox.limits.process_table import Process, read_process
+from workers.sandbox.use import KEPT_NOTICES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="without /proc nobody is ended by us")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-KEPT_NOTICES = 32
+from workers.sandbox.use import KEPT_NOTICES
 
 
 class Notices:

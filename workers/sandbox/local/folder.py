@@ -388,10 +388,14 @@ def sandbox_paths(scratch: Path, prefix: str = "") -> list[Path]:
 def remove_tree(path: Path) -> None:
     """Deletes a folder that a stranger filled, however deep; links are never followed, folders without permissions are opened first.
 
+    Who comes while another deletes it waits: two that take files from under each other would both give up.
     Each folder in it is brought up into one yard before it is emptied, so nothing here recurses and no path gets longer than the yard's.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
         os.chmod(path, 0o700)
+        alone = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, alone)
+        fcntl.flock(alone, fcntl.LOCK_EX)
         yard = Path(tempfile.mkdtemp(prefix=".yard-", dir=path))
         numbers = itertools.count()
         folders = [path]

@@ -8,6 +8,7 @@ so attaching builds the walls anew, over what the first attachment changed (10 m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
@@ -113,6 +114,7 @@ class LocalSandboxes:
         """
         await asyncio.to_thread(self._before_hand_over, sandbox.folder, owner)
         await sandbox.hand_over(owner)
+        await asyncio.to_thread(self._end_rivals, sandbox.folder, owner)
 
     async def probe(self) -> Probe:
         why = ""
@@ -158,7 +160,12 @@ class LocalSandboxes:
                 raise SandboxStartError(self.backend, f"no folder below {self.scratch_dir}: {error}") from error
             handle = SandboxHandle(backend=self.backend, node=self.node, sandbox_id=folder.sandbox_id, folder=str(folder.path), token=token)
             try:
+                await asyncio.to_thread(self._end_rivals, folder, owner)
                 return await self._hold(folder, handle, owner, spec, image)
+            except SandboxGone as error:
+                await tear_down(folder)
+                await asyncio.to_thread(self._refuse_stale, owner)  # who ended it may be a later attempt: then that is why
+                raise SandboxStartError(self.backend, f"it ended as it came up: {error.why}") from error
             except BaseException:
                 await tear_down(folder)
                 raise
@@ -216,18 +223,18 @@ class LocalSandboxes:
                 holder_pid=identity.pid,
                 keeper_pid=holder.keeper.pid if holder.keeper else 0,
                 folders=tuple(folder.path / name for name in ("home", "shm", "tmp", "upper", "var-tmp")),
+                cpu_used_s=state.cpu_used_s,
+                enforced=enforced_by(None, pid_max=False, watched=WATCHES, network="none" if inside.walls else "host"),
             )
         )
+        sandbox = LocalSandbox(folder, handle, inside, holder, files, owner.attempt, self._context, watch)
         holder.gone.add_done_callback(lambda _: watch.close())
         self._attached.add(sandbox)
         holder.gone.add_done_callback(lambda _: files.close())
         holder.gone.add_done_callback(lambda _: self._let_go(sandbox))
         return sandbox
-                cpu_used_s=state.cpu_used_s,
-                enforced=enforced_by(None, pid_max=False, watched=WATCHES, network="none" if inside.walls else "host"),
 
     async def _build(self, folder: SandboxFolder, spec: SandboxSpec, image: ImageLease | None, holder: Holder) -> Inside:
-        sandbox = LocalSandbox(folder, handle, inside, holder, files, owner.attempt, self._context, watch)
         """Has the walls built, where the backend has any; returns what stands within them."""
         workdir = spec.workdir or (image.workdir if image is not None else "") or DEFAULT_WORKDIR
         try:
@@ -270,20 +277,53 @@ class LocalSandboxes:
                     raise SandboxGone(folder.sandbox_id, f"image {spec.image!r} has another content by now")
 
     def _end_earlier(self, owner: SandboxOwner) -> None:
-        if owner.job_id == POOL_JOB:  # one of many that are kept ready is no earlier attempt of another
-            return
-        own, pooled = (sandbox_paths(self.scratch_dir, job_prefix(job_id)) for job_id in (owner.job_id, POOL_JOB))
-        for path in (*own, *pooled):
-            try:
-                folder = SandboxFolder.open(path)
-                if folder.record.job_id != owner.job_id:
-                    continue
-                seen = folder.state().seen_attempt
-            except SandboxGone:  # removed by a sweep just now
-                continue
-            if seen > owner.attempt:
-                raise StaleAttempt(folder.sandbox_id, owner.attempt, seen)
+        for folder in self._of_job(owner):
+            with contextlib.suppress(SandboxGone):  # removed by somebody just now
+                folder.fence_off(owner.attempt)
             tear_down_now(folder)
+
+    def _end_rivals(self, folder: SandboxFolder, owner: SandboxOwner) -> None:
+        """The second look of a start, when its own folder can be seen.
+
+        Two attempts that start at once, a worker that lost its lease and the one that has it now, may both have found nothing at their
+        first look. Of two second looks at least one finds the other's folder, and the higher attempt stays. Of twins, which only a worker
+        that asks twice can make, the one with the higher id does.
+
+        Raises:
+            StaleAttempt: it is this one that goes; the caller tears it down.
+            SandboxGone: another start has ended it already.
+        """
+        rivals = [rival for rival in self._of_job(owner) if rival.sandbox_id != folder.sandbox_id]
+        state = folder.state()
+        if state.seen_attempt > owner.attempt:
+            raise StaleAttempt(folder.sandbox_id, owner.attempt, state.seen_attempt)
+        if state.ended:
+            raise SandboxGone(folder.sandbox_id, "it was stopped")
+        for rival in rivals:
+            with contextlib.suppress(SandboxGone):
+                seen = rival.state().seen_attempt
+                if seen == owner.attempt and rival.sandbox_id > folder.sandbox_id:
+                    raise StaleAttempt(folder.sandbox_id, owner.attempt, seen)
+                rival.fence_off(owner.attempt)
+            tear_down_now(rival)
+
+    def _refuse_stale(self, owner: SandboxOwner) -> None:
+        for folder in self._of_job(owner):
+            with contextlib.suppress(SandboxGone):
+                seen = folder.state().seen_attempt
+                if seen > owner.attempt:
+                    raise StaleAttempt(folder.sandbox_id, owner.attempt, seen)
+
+    def _of_job(self, owner: SandboxOwner) -> list[SandboxFolder]:
+        """The sandboxes of a job, whatever they were made for: none of the pool's, where one of many is no attempt of another."""
+        found = []
+        own, pooled = (sandbox_paths(self.scratch_dir, job_prefix(job_id)) for job_id in (owner.job_id, POOL_JOB))
+        for path in (*own, *pooled) if owner.job_id != POOL_JOB else ():
+            with contextlib.suppress(SandboxGone):  # removed by a sweep just now
+                folder = SandboxFolder.open(path)
+                if folder.record.job_id == owner.job_id:
+                    found.append(folder)
+        return found
 
     def _make_folder(self, spec: SandboxSpec, owner: SandboxOwner, image_digest: str) -> tuple[SandboxFolder, str]:
         free = shutil.disk_usage(self.scratch_dir).free

@@ -66,6 +66,8 @@ class Holder:
         self.gone: asyncio.Future[str] = self._loop.create_future()
         self.keeper: ProcessIdentity | None = None
         """PID 1 of the sandbox, by the node's numbers; None without walls."""
+        self.bounds: frozenset[str] = frozenset()
+        """What the kernel bounds of the sandbox as a whole, once its walls stand (`holder/bounding.py`)."""
         self._walls_ended = False
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._next_id = 0
@@ -314,6 +316,7 @@ class Holder:
                 answer.set_exception(OSError(frame["errno"], frame["error"]))
             return
         pid = frame["pid"]
+        self.bounds |= frozenset(frame.get("bounds", ()))
         descriptor = self._descriptors.popleft() if frame["fds"] else -1
         ended = self._ended[pid] = self._loop.create_future()
         process = HeldProcess(pid, ended)  # made here: that it has ended may be the next frame

@@ -18,8 +18,8 @@ folder, which the process loads as the package `holder`: so its imports are rela
 Without /proc (macOS) there is no subreaper: process groups are killed, and a daemon that left its group escapes.
 
 Frames both ways: length (4 bytes, big endian), JSON; descriptors travel beside the first byte of their frame.
-    {"op": "boot", "id", "argv", "env", "fds": [numbers], "seccomp": hex, "timeout_s"}
-                                                       -> {"id", "pid": of PID 1, "fds": 0} or {"id", "errno", "error"}
+    {"op": "boot", "id", "argv", "env", "fds": [numbers], "seccomp": hex, "timeout_s", "limits": {...}}
+                                       -> {"id", "pid": of PID 1, "fds": 0, "bounds": [of `bounding.py`]} or {"id", "errno", "error"}
     {"op": "spawn"|"pty", "id", "argv", "env", "cwd", "fds": [numbers], "limits": {...}, "rows", "columns", "outside": bool}
                                                        -> {"id", "pid", "fds"} or {"id", "errno", "error"}
     {"op": "kill", "pid", "signal", "scope"}           no answer

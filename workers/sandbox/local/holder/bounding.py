@@ -9,6 +9,8 @@
    as a bound.
 3. The settings of IPC are for uid 0 of the namespace alone. Apptainer has none: then an IPC namespace is made that has one, and entered
    in place of PID 1's, which nothing lives in.
+4. PID 1 is a program of the image and may be against us: it sees one process come and go, which holds no rights over anything but the
+   sandbox; and it can hold that up, which ends the try.
 
 Standard library only; Linux only.
 """
@@ -16,13 +18,11 @@ Standard library only; Linux only.
 from __future__ import annotations
 
 import ctypes
-import errno
 import json
 import os
 import signal
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from . import becoming, entering
 
@@ -44,80 +44,85 @@ CLONE_NEWIPC = 0x08000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 0x1, 0x2, 0x4, 0x8, 0x20, 0x1000
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """What holds."""
-
-    processes: bool = False
-    ipc: bool = False
-
-
-def bound(namespaces: entering.Namespaces, processes: int) -> Bounds:
-    """Sets them; where the kernel refuses one, the others hold all the same.
+def bound(namespaces: entering.Namespaces, processes: int) -> list[str]:
+    """Sets them, and returns which hold. Where the kernel refuses one, the others hold all the same.
 
     Args:
         processes: how many processes and threads the sandbox may have; the kernel's bound lies up to `RESERVED_NUMBERS` above.
     """
+    heard, _ = _in_a_child(lambda answer: _enter_and_set(namespaces, processes, answer), packets=2)
+    if not heard:
+        return []
+    bounds: list[str] = json.loads(heard[0])
+    if "ipc" not in bounds:
+        _, made = _in_a_child(lambda answer: _make_ipc(namespaces, answer), packets=1)
+        if made:
+            namespaces.replace("ipc", made[0])
+            bounds.append("ipc")
+    return bounds
+
+
+def _in_a_child(work: Callable[[socket.socket], None], packets: int) -> tuple[list[bytes], list[int]]:
+    """What a child of ours says, and the descriptors it hands over; nothing when it does not say all of it, or not in time."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    between = os.fork()
-    if between == 0:
+    pid = os.fork()
+    if pid == 0:
         try:
             ours.close()
-            _enter_and_set(namespaces, processes, theirs)
+            work(theirs)
+        except OSError:
+            os._exit(1)  # who waits for the answer sees that there is none
         finally:
-            os._exit(1)
+            os._exit(0)
     theirs.close()
+    heard: list[bytes] = []
+    descriptors: list[int] = []
     with ours:
         ours.settimeout(TIMEOUT_S)
-        told, descriptors, sealed = b"", [], b""
         try:
-            told, descriptors, _, _ = socket.recv_fds(ours, 1024, 1)
-            sealed = ours.recv(16)
-        except OSError:  # it is held up, or PID 1 ended: what was told so far holds nobody
-            os.kill(between, signal.SIGKILL)
-    os.waitpid(between, 0)
-    if not told or not sealed:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        return Bounds()
+            while len(heard) < packets:
+                packet, received, _, _ = socket.recv_fds(ours, 1024, 1)
+                for descriptor in received:
+                    os.set_inheritable(descriptor, False)
+                descriptors += received
+                if not packet:
+                    break
+                heard.append(packet)
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    if len(heard) == packets:
+        return heard, descriptors
     for descriptor in descriptors:
-        namespaces.replace("ipc", descriptor)
-    return Bounds(**json.loads(told))
+        os.close(descriptor)
+    return [], []
 
 
 def _enter_and_set(namespaces: entering.Namespaces, processes: int, answer: socket.socket) -> None:
-    """Two packets: what was set, with an IPC namespace where one was made; then that nobody can change it any more."""
+    """Two packets: what was set, by a grandchild; then that nobody can change it any more."""
     entering.hide()
     entering.forbid_imports()
     namespaces.join()
     inside = os.fork()
     if inside == 0:
         becoming.prctl(becoming.PR_SET_PDEATHSIG, signal.SIGKILL)
-        entering.hide()
-        bounded = {"processes": _write({"kernel/pid_max": str(RESERVED_NUMBERS + processes)}), "ipc": _write(IPC)}
-        made = []
-        if not bounded["ipc"]:
-            bounded["ipc"] = _own_ipc() and _write(IPC)
-            made = [os.open("/proc/self/ns/ipc", os.O_RDONLY)] if bounded["ipc"] else []
-        socket.send_fds(answer, [json.dumps(bounded).encode()], made)
+        tries = {"processes": {"kernel/pid_max": f"{RESERVED_NUMBERS + processes}"}, "ipc": IPC}
+        answer.send(json.dumps([name for name, values in tries.items() if _write(values)]).encode())
         os._exit(0)
-    _, status = os.waitpid(inside, 0)
-    if status == 0 and _seal():
-        answer.send(b"sealed")
-        os._exit(0)
+    os.waitpid(inside, 0)
+    _seal()
+    answer.send(b"sealed")
 
 
-def _own_ipc() -> bool:
-    """Moves into an IPC namespace that belongs to a user namespace in which this process is uid 0."""
+def _make_ipc(namespaces: entering.Namespaces, answer: socket.socket) -> None:
+    """One packet with an IPC namespace, bounded, whose user namespace is one of ours below the sandbox's. PID 1 sees nothing of this."""
     uid = os.geteuid()
-    if _libc.unshare(entering.CLONE_NEWUSER | CLONE_NEWIPC) != 0:
-        return False
-    try:
-        with open("/proc/self/uid_map", "w", encoding="ascii") as file:
-            file.write(f"0 {uid} 1")
-    except OSError:
-        return False
-    return True
+    namespaces.join(())
+    _check(_libc.unshare(entering.CLONE_NEWUSER | CLONE_NEWIPC), "an IPC namespace")
+    with open("/proc/self/uid_map", "w", encoding="ascii") as file:
+        file.write(f"0 {uid} 1")
+    if _write(IPC):
+        socket.send_fds(answer, [b"made"], [os.open("/proc/self/ns/ipc", os.O_RDONLY)])
 
 
 def _write(values: Mapping[str, str]) -> bool:
@@ -131,10 +136,17 @@ def _write(values: Mapping[str, str]) -> bool:
     return True
 
 
-def _seal() -> bool:
+def _seal() -> None:
     where = SETTINGS.encode()
     flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_REMOUNT | MS_BIND
-    return _libc.mount(where, where, None, MS_BIND, None) == 0 and _libc.mount(None, where, None, flags, None) == 0
+    _check(_libc.mount(where, where, None, MS_BIND, None), "a mount of the settings")
+    _check(_libc.mount(None, where, None, flags, None), "settings that are only read")
+
+
+def _check(answer: int, what: str) -> None:
+    if answer != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -67,6 +67,11 @@ class Namespaces:
         if "mnt" in kinds:
             os.chdir("/")
 
+    def replace(self, kind: str, descriptor: int) -> None:
+        """Joins another from now on in place of PID 1's; the descriptor is ours to close."""
+        os.close(self.held[kind])
+        self.held[kind] = descriptor
+
     def join_user(self) -> None:
         """The last step: the user namespace of PID 1 itself."""
         if os.fstat(self.user).st_ino != os.fstat(self.owner).st_ino and not self._is_ours(self.user, "user"):

@@ -57,7 +57,8 @@ class Holder:
         if request["op"] != "boot":
             self._children.pids.add(pid)
         self._children.record(pid)
-        line.send({"id": request["id"], "pid": pid, "fds": int(terminal >= 0)}, terminal)
+        bounds = {"bounds": self._children.walls.bounds} if request["op"] == "boot" and self._children.walls is not None else {}
+        line.send({"id": request["id"], "pid": pid, "fds": int(terminal >= 0), **bounds}, terminal)
         if terminal >= 0:
             os.close(terminal)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import becoming, descendants, entering, keeper
+from .bounding import bound
 from .children import Children
 from .descendants import Process
 from .starting import start
@@ -30,6 +31,8 @@ class Walls:
         self._hold = hold
         self.seccomp = seccomp
         self.namespaces = entering.Namespaces(keeper_pid)
+        self.bounds: list[str] = []
+        """What the kernel bounds of the whole sandbox (`bounding.py`)."""
 
     def stand_on(self, pid: int) -> bool:
         """Whether that process is one that they end with."""
@@ -86,6 +89,7 @@ def build(request: dict[str, Any], given: Sequence[int], line: WorkerLine, child
             said_text = os.pread(said, SAID_BYTES, max(0, os.fstat(said).st_size - SAID_BYTES)).decode("utf-8", "replace").strip()
             raise OSError(errno.EIO, f"{problem or 'no PID 1 below it'}" + (f": {said_text}" if said_text else ""))
         children.walls = Walls(launcher, pid, hold, bytes.fromhex(request["seccomp"]))
+        children.walls.bounds = bound(children.walls.namespaces, request["limits"]["processes"])
         # daemons of FUSE: they outlive the command, and carry no mark
         for helper in descendants.below(launcher, descendants.process_table()):
             if helper.pid != pid:

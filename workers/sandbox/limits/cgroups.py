@@ -1,31 +1,44 @@
 """Control groups: the kernel's own bounds on a sandbox, where this user may make some.
 
-    <a group we may write>/rollstream-PID-STARTED/   made by this process, removed by it, or by the next when it was killed
-                              SANDBOX/               memory, processes and CPU time of one sandbox
+    <a group we may write>/rollstream-PID-STARTED-N/   made by this process, removed by it, or by the next when it was killed
+                              SANDBOX/                 memory, processes and CPU time of one sandbox
 
 Each controller is looked for by itself, since nodes mix them: version 2 below our own group (where it is delegated: a user service, a
 Slurm step), version 1 in the hierarchy of the controller. What is not there is left to the watchdog.
 
-1. Only what runs for the sandbox is in its group: its holder puts each child in before the child becomes the program. The keeper is not,
-   so the kernel's choice of a victim never ends the sandbox.
+1. Only what runs for the sandbox is in its group: each child of its holder goes in before it becomes the program. The holder and the
+   keeper are not, so the kernel's choice of a victim never ends the sandbox.
 2. Version 2 lets a group have either processes or controllers below it. We step aside into a group of our own only when nobody but us is
    in ours; a group that others share is left as it is, and the reason is said.
+3. A group of version 1 is never used by root, who may write all of them: that it can be written says nothing about whose it is.
+4. A group is one sandbox's, so what is in it at the end is that sandbox's, and is ended. Where a group is stands on disk with the
+   sandbox before anything is in it (`paths`): whoever tears the sandbox down ends the group too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Mapping
+import signal
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workers.sandbox.limits.process_table import read_process
+from workers.sandbox.limits.process_table import read_process, signal_exactly
 from workers.sandbox.spec import Limits
 
 PREFIX = "rollstream-"
+ASIDE = "rollstream-service"
 CONTROLLERS = ("memory", "pids", "cpu")
 V1_NAMES = {"memory": "memory", "pids": "pids", "cpu": "cpuacct"}
+WEIGHT = 33
+"""CPU of all sandboxes of a process together, beside 100 for each neighbour of theirs: what `nice` 5 is to 0. Among them all are equal."""
+EMPTY_S = 5.0
+"""What is killed is gone in milliseconds; what is there after this hangs in the kernel."""
+
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +66,12 @@ class SandboxCgroup:
     @property
     def entries(self) -> tuple[str, ...]:
         """The files a process writes "0" to, to join."""
-        return tuple(dict.fromkeys(str(controller.folder / "cgroup.procs") for controller in self.controllers.values()))
+        return tuple(f"{path}/cgroup.procs" for path in self.paths)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The groups as folders."""
+        return tuple(dict.fromkeys(str(controller.folder) for controller in self.controllers.values()))
 
     def limit(self, limits: Limits) -> None:
         """Sets the bounds.
@@ -94,10 +112,8 @@ class SandboxCgroup:
 
     def remove(self) -> bool:
         """False when something still runs in it."""
-        gone = True
-        for folder in dict.fromkeys(controller.folder for controller in self.controllers.values()):
-            gone = _remove(folder) and gone
-        return gone
+        removed = [_remove(Path(path)) for path in self.paths]
+        return all(removed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +149,48 @@ class Cgroups:
             _remove_tree(base.folder)
 
 
+def end_groups(sandbox_id: str, paths: Iterable[str]) -> tuple[int, ...]:
+    """Kills what is in the groups of a sandbox whose holder has ended, and removes them. Blocks.
+
+    Args:
+        paths: as they were recorded; what does not look like a group that we made for this sandbox is not touched.
+
+    Returns:
+        Processes that did not end; empty = the groups are gone.
+    """
+    left: tuple[int, ...] = ()
+    for path in map(Path, paths):
+        if path.name == sandbox_id and path.parent.name.startswith(PREFIX):
+            left += _empty(path)
+            if not _is_ours_still(path.parent):
+                _remove(path.parent)  # of a process that was killed; it stays while others are in it
+    return left
+
+
+def _empty(group: Path) -> tuple[int, ...]:
+    """Again and again: what forks faster than it is killed has no number at some moment, and cannot get out."""
+    deadline, pause_s = time.monotonic() + EMPTY_S, 0.001
+    while not _remove(group):
+        with contextlib.suppress(OSError):  # version 2, kernel 5.14 and later: all at once
+            _write(group / "cgroup.kill", 1)
+        members = _members(group)
+        if time.monotonic() > deadline:
+            return members
+        for pid in members:
+            process = read_process(pid)
+            if process is not None and pid in _members(group):
+                signal_exactly(process, signal.SIGKILL)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.05)
+    return ()
+
+
+def _members(group: Path) -> tuple[int, ...]:
+    with contextlib.suppress(OSError):
+        return tuple(int(word) for word in (group / "cgroup.procs").read_text().split() if word != "0")
+    return ()
+
+
 def find_cgroups(*, proc: Path = Path("/proc"), mounts: Path = Path("/sys/fs/cgroup")) -> Cgroups:
     """Tries every controller, and removes what processes that were killed have left. Blocks.
 
@@ -143,20 +201,26 @@ def find_cgroups(*, proc: Path = Path("/proc"), mounts: Path = Path("/sys/fs/cgr
     bases: dict[str, Controller] = {}
     missing: dict[str, str] = {}
     unified, why_not = _unified_base(own.get("", ""), mounts, proc)
+    own_name = _own_name()
     for name in CONTROLLERS:
         if unified and name in (unified / "cgroup.controllers").read_text().split():
             folder, version = unified, 2
-        elif (group := own.get(V1_NAMES[name])) is not None:
+        elif (group := own.get(V1_NAMES[name])) is not None and os.geteuid() == 0:
+            missing[name] = "root may write every group of version 1, so none is known to be ours"
+            continue
+        elif group is not None:
             folder, version = mounts / V1_NAMES[name] / group.lstrip("/"), 1
         else:
             missing[name] = why_not or "the kernel has no such controller here"
             continue
         _remove_abandoned(folder)
-        base = folder / _own_name()
+        base = folder / own_name
         try:
             base.mkdir(exist_ok=True)
             if version == 2:
                 _enable(base)
+                with contextlib.suppress(OSError):  # the controller of CPU time may be another's
+                    _write(base / "cpu.weight", WEIGHT)
         except OSError as error:
             _remove(base)
             missing[name] = f"{folder}: {error.strerror}"
@@ -182,6 +246,8 @@ def _unified_base(group: str, mounts: Path, proc: Path) -> tuple[Path | None, st
         return None, "no cgroup v2 here"
     root = mounts if (mounts / "cgroup.controllers").exists() else mounts / "unified"
     folder = root / group.lstrip("/")
+    if folder.name == ASIDE:  # where we went before
+        folder = folder.parent
     try:
         offered = (folder / "cgroup.controllers").read_text().split()
         if not set(CONTROLLERS) & set(offered):
@@ -193,7 +259,7 @@ def _unified_base(group: str, mounts: Path, proc: Path) -> tuple[Path | None, st
             why = "others run in it, so no controller can be switched on: run the service in a delegated group of its own"
             return None, f"{folder}: {why} (systemd-run --user --scope -p Delegate=yes)"
         if here:
-            aside = folder / "rollstream-service"
+            aside = folder / ASIDE
             aside.mkdir(exist_ok=True)
             _write(aside / "cgroup.procs", 0)
         _enable(folder)
@@ -210,18 +276,24 @@ def _enable(folder: Path) -> None:
 
 def _own_name() -> str:
     me = read_process(os.getpid())
-    return f"{PREFIX}{os.getpid()}-{me.started if me else 0}"
+    return f"{PREFIX}{os.getpid()}-{me.started if me else 0}-{next(_numbers)}"
+
+
+def _is_ours_still(base: Path) -> bool:
+    """Whether the process that made a group runs; also where the name is none of that kind."""
+    pid, started, number = [*base.name.removeprefix(PREFIX).split("-"), "", ""][:3]
+    if not (pid.isdigit() and started.isdigit() and number.isdigit()):
+        return True
+    process = read_process(int(pid))
+    return process is not None and process.started == int(started)
 
 
 def _remove_abandoned(folder: Path) -> None:
     """Groups that processes made which are no more. Busy ones stay: their sandboxes are ended by the sweep first."""
     with contextlib.suppress(OSError):
-        for left in folder.glob(f"{PREFIX}*-*"):
-            pid, _, started = left.name.removeprefix(PREFIX).partition("-")
-            if pid.isdigit() and started.isdigit():
-                process = read_process(int(pid))
-                if process is None or process.started != int(started):
-                    _remove_tree(left)
+        for left in folder.glob(f"{PREFIX}*-*-*"):
+            if not _is_ours_still(left):
+                _remove_tree(left)
 
 
 def _remove_tree(folder: Path) -> None:

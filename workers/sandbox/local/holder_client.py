@@ -66,6 +66,8 @@ class Holder:
         self.gone: asyncio.Future[str] = self._loop.create_future()
         self.keeper: ProcessIdentity | None = None
         """PID 1 of the sandbox, by the node's numbers; None without walls."""
+        self.groups: Sequence[str] = ()
+        """The files by which what is started joins the sandbox's control groups."""
         self.bounds: frozenset[str] = frozenset()
         """What the kernel bounds of the sandbox as a whole, once its walls stand (`holder/bounding.py`)."""
         self._walls_ended = False
@@ -229,7 +231,7 @@ class Holder:
         number = self._next_id
         answer: asyncio.Future[tuple[HeldProcess, int]] = self._loop.create_future()
         self._answers[number] = answer
-        self._post({**frame, "id": number, "fds": list(fds), "limits": self._limits}, list(fds.values()))
+        self._post({**frame, "id": number, "fds": list(fds), "limits": self._limits, "groups": list(self.groups)}, list(fds.values()))
         try:
             return await answer
         except asyncio.CancelledError:

@@ -20,7 +20,8 @@ Without /proc (macOS) there is no subreaper: process groups are killed, and a da
 Frames both ways: length (4 bytes, big endian), JSON; descriptors travel beside the first byte of their frame.
     {"op": "boot", "id", "argv", "env", "fds": [numbers], "seccomp": hex, "timeout_s", "limits": {...}}
                                        -> {"id", "pid": of PID 1, "fds": 0, "bounds": [of `bounding.py`]} or {"id", "errno", "error"}
-    {"op": "spawn"|"pty", "id", "argv", "env", "cwd", "fds": [numbers], "limits": {...}, "rows", "columns", "outside": bool}
+    {"op": "spawn"|"pty", "id", "argv", "env", "cwd", "fds": [numbers], "limits": {...}, "groups": [files], "rows", "columns",
+     "outside": bool}
                                                        -> {"id", "pid", "fds"} or {"id", "errno", "error"}
     {"op": "kill", "pid", "signal", "scope"}           no answer
     {"op": "stop", "grace_s"}                          -> {"event": "stopped"}, then the end; what is not answered by then never is

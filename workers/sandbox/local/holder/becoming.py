@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -56,6 +56,26 @@ def default_signals() -> None:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def join_groups(entries: Iterable[str]) -> None:
+    """Moves this process into control groups, before it has used anything; what it starts is in them too.
+
+    Args:
+        entries: their files `cgroup.procs`.
+
+    Raises:
+        OSError: the first that did not take it.
+    """
+    for entry in entries:
+        try:
+            descriptor = os.open(entry, os.O_WRONLY)
+            try:
+                os.write(descriptor, b"0")
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise OSError(error.errno, f"control group {entry}: {error.strerror}") from error
 
 
 def set_oom_score() -> None:

@@ -74,7 +74,8 @@ class Holder:
         places = dict(zip(request["fds"], given, strict=True))
         if behind is not None:
             return start_inside(self._line, behind, request, places), -1
-        return start(request["argv"], request["env"], request["cwd"], places, prepare(request["limits"])), -1
+        groups = () if request.get("outside") else request["groups"]
+        return start(request["argv"], request["env"], request["cwd"], places, prepare(request["limits"], groups)), -1
 
 
 def main() -> None:

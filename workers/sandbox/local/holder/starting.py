@@ -13,15 +13,17 @@ from typing import Any
 from . import becoming
 
 
-def prepare(limits: Mapping[str, int], *, follows_parent: bool = True) -> Callable[[], None]:
+def prepare(limits: Mapping[str, int], groups: Sequence[str] = (), *, follows_parent: bool = True) -> Callable[[], None]:
     """What a new child does to itself just before it becomes the program.
 
     Args:
+        groups: control groups that it goes into.
         follows_parent: it is our child, and the kernel kills it when we end; behind walls PID 1 sees to that.
     """
     parent = os.getpid()
 
     def in_the_child() -> None:
+        becoming.join_groups(groups)
         if follows_parent:
             becoming.follow(parent)
             becoming.set_oom_score()
@@ -87,7 +89,7 @@ def start_on_terminal(request: Mapping[str, Any], given: Sequence[int], library:
             os.dup2(number, place, inheritable=False)
             parked.append(place)
         os.environ["PATH"] = request["env"].get("PATH", os.defpath)  # where ptyprocess looks for the program
-        prepared = prepare(request["limits"])
+        prepared = prepare(request["limits"], request["groups"])
 
         def in_the_child() -> None:
             becoming.enter(request["cwd"])

@@ -43,6 +43,7 @@ def start_inside(line: WorkerLine, walls: Walls, request: Mapping[str, Any], pla
     between = os.fork()
     if between == 0:
         try:
+            becoming.join_groups(request["groups"])  # by the node's paths, which end at the next step
             becoming.set_oom_score()
             entering.hide()
             entering.forbid_imports()

@@ -11,9 +11,12 @@ from pydantic import Field, model_validator
 
 from pipeline.messages import Stage
 from pipeline.settings import ENVIRONMENT_PREFIX, TableSettings
+from pipeline.usable_cores import usable_cores
 
-DEFAULT_SLOTS = {Stage.INIT: 4, Stage.RUN: 32, Stage.EVAL: 4}
+SLOTS_A_CORE = {Stage.INIT: 2, Stage.RUN: 16, Stage.EVAL: 2}
 """RUN waits for the model most of the time; INIT and EVAL work."""
+MOST_DEFAULT_SLOTS = {Stage.INIT: 64, Stage.RUN: 256, Stage.EVAL: 64}
+"""One process has one event loop; a node of many cores has several processes of a stage."""
 
 
 def default_node() -> str:
@@ -31,7 +34,7 @@ class WorkerSettings(TableSettings):
 
     stage: Stage
     slots: int = Field(default=0, ge=0, le=4096)
-    """Jobs at once; 0 = the stage's default."""
+    """Jobs at once; 0 = by the stage and the cores that this process may use."""
     adaptive: bool = True
     """RUN: fewer jobs of a run call the model while its servers are under pressure. Off: `slots` of them, always."""
     min_slots: int = Field(default=1, ge=1, le=4096)
@@ -63,4 +66,4 @@ class WorkerSettings(TableSettings):
 
     @property
     def slot_count(self) -> int:
-        return self.slots or DEFAULT_SLOTS[self.stage]
+        return self.slots or min(MOST_DEFAULT_SLOTS[self.stage], SLOTS_A_CORE[self.stage] * usable_cores())

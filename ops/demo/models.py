@@ -118,9 +118,9 @@ _SCRIPTED = DemoModel(
 
 
 def _start_smollm2(children: ChildProcesses, places: Places) -> None:
-    from ops.llm_server.command_line import usable_cores
     from ops.llm_server.installation import find_vllm
     from ops.llm_server.settings import VllmSettings
+    from pipeline.usable_cores import usable_cores
 
     on_cpu: tuple[str, ...] = ()
     if find_vllm(VllmSettings.load().python).device == "cpu":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from ops.llm_server.installation import INSIDE, VllmInstallation
 from pipeline.errors import InvalidRequest
+from pipeline.usable_cores import usable_cores
 
 CPU_BLOCK_SIZE = 32
 CPU_MAX_SEQS = 32
@@ -192,11 +192,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def shown(command: Command) -> str:

@@ -9,7 +9,6 @@ import pytest
 
 from workers.sandbox.limits.cgroups import find_cgroups
 from workers.sandbox.limits.enforced import enforced_by
-from workers.sandbox.limits.node import usable_cores
 from workers.sandbox.spec import Limits
 
 LIMITS = Limits(sandbox_memory_bytes=48 * 1024 * 1024, processes=20)
@@ -65,24 +64,3 @@ def test_what_nothing_enforces_is_said_to_be_so() -> None:
     enforced = enforced_by(None, pid_max=False, watched=False, network="host")
 
     assert (enforced["memory"], enforced["disk"], enforced["network"]) == ("nothing", "nothing", "host")
-
-
-@pytest.mark.parametrize(
-    ("lines", "files", "cores"),
-    [
-        ("0::/a/b\n", {"a/cpu.max": "150000 100000", "a/b/cpu.max": "max 100000"}, 2),
-        ("0::/a\n", {"a/cpu.max": "10000 100000"}, 1),
-        ("3:cpu,cpuacct:/a\n", {"cpu/a/cpu.cfs_quota_us": "100000", "cpu/a/cpu.cfs_period_us": "100000"}, 1),
-        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 10**6),
-        ("", {}, 10**6),
-    ],
-)
-def test_cores_are_those_of_the_affinity_and_of_the_least_quota(tmp_path: Path, lines: str, files: dict[str, str], cores: int) -> None:
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self" / "cgroup").write_text(lines)
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
-
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    assert usable_cores(proc=tmp_path, mounts=tmp_path) == min(cores, allowed)

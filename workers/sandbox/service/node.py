@@ -28,9 +28,9 @@ from typing import Self
 
 import structlog
 
-from workers.sandbox.base import Probe
+from pipeline.usable_cores import usable_cores
+from workers.sandbox.base import Probe, Sandbox
 from workers.sandbox.errors import NodeUnavailable, SandboxError, SandboxGone, SandboxLeak
-from workers.sandbox.limits.node import usable_cores
 from workers.sandbox.local import LocalSandboxes
 from workers.sandbox.local.folder import SANDBOX_ID, SandboxFolder, sandbox_paths
 from workers.sandbox.local.sandbox import LocalSandbox

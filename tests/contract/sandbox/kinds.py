@@ -9,9 +9,12 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pytest
 
@@ -20,8 +23,9 @@ from workers.sandbox import ImageMissing, Isolation, SandboxProvider, SandboxSpe
 from workers.sandbox.apptainer import ApptainerBackend, FoundApptainer, find_apptainer
 from workers.sandbox.bubblewrap import BubblewrapBackend, find_bwrap
 from workers.sandbox.images import ImageLease
-from workers.sandbox.local import LocalSandboxes
+from workers.sandbox.local import Backend, Entry, LocalSandboxes
 from workers.sandbox.process import ProcessBackend
+from workers.sandbox.service import RemoteSandboxes, serving_here
 
 IMAGE = "base"
 
@@ -54,17 +58,42 @@ def process(folder: Path) -> SandboxProvider:
     return LocalSandboxes(ProcessBackend(), scratch_dir=folder / "scratch", run_dir=folder / "run", node="here")
 
 
-def bubblewrap(folder: Path) -> LocalSandboxes:
+def bubblewrap(folder: Path, entry: Entry = "outside") -> LocalSandboxes:
     bwrap = _bwrap()[0]
     assert bwrap is not None
-    return LocalSandboxes(BubblewrapBackend(bwrap), scratch_dir=folder / "scratch", run_dir=folder / "run", node="here", images=OneImage())
+    return _local(BubblewrapBackend(bwrap), folder, entry)
 
 
-def apptainer(folder: Path) -> LocalSandboxes:
+def apptainer(folder: Path, entry: Entry = "outside") -> LocalSandboxes:
     found = _apptainer()
     assert found.path is not None
-    backend = ApptainerBackend(found.path, own_configuration=found.own_configuration)
-    return LocalSandboxes(backend, scratch_dir=folder / "scratch", run_dir=folder / "run", node="here", images=OneImage())
+    return _local(ApptainerBackend(found.path, own_configuration=found.own_configuration), folder, entry)
+
+
+def _local(backend: Backend, folder: Path, entry: Entry) -> LocalSandboxes:
+    places = {"scratch_dir": folder / "scratch", "run_dir": folder / "run"}
+    return LocalSandboxes(backend, **places, node="here", images=OneImage(), entry=entry)
+
+
+class Served(RemoteSandboxes):
+    """The sandboxes of a local provider over the wire: a service of its own, and a client of it, which takes the service along."""
+
+    def __init__(self, local: LocalSandboxes, run_dir: Path) -> None:
+        super().__init__(run_dir, boot="boot")
+        self._local = local
+        self._serving = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._serving.enter_async_context(serving_here(self._local, self.run_dir))
+        return await super().__aenter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        async with self._serving:
+            await super().__aexit__(kind, error, trace)
+
+
+def service(folder: Path) -> SandboxProvider:
+    return Served(bubblewrap(folder), folder / "service")
 
 
 def no_image() -> str:
@@ -99,6 +128,9 @@ KINDS: dict[str, Kind] = {
     "process": Kind(open=process, spec=SandboxSpec(isolation=Isolation.NONE)),
     "bubblewrap": Kind(open=bubblewrap, spec=WALLED, walls=True, why_not=no_bubblewrap),
     "apptainer": Kind(open=apptainer, spec=WALLED, walls=True, why_not=no_apptainer),
+    "bubblewrap-inside": Kind(open=partial(bubblewrap, entry="inside"), spec=WALLED, walls=True, why_not=no_bubblewrap),
+    "apptainer-inside": Kind(open=partial(apptainer, entry="inside"), spec=WALLED, walls=True, why_not=no_apptainer),
+    "service": Kind(open=service, spec=WALLED, walls=True, why_not=no_bubblewrap),
 }
 
 LOCAL_KINDS = ("process", "bubblewrap", "apptainer")

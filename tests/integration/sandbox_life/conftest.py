@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.sandbox.kinds import KINDS, Kind
+from tests.contract.sandbox.kinds import KINDS, LOCAL_KINDS, Kind
 from workers.sandbox.local.folder import remove_tree
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind_name" in metafunc.fixturenames:
         walled_only = "walled_node" in metafunc.fixturenames
-        metafunc.parametrize("kind_name", [name for name, kind in KINDS.items() if kind.walls or not walled_only], indirect=True)
+        metafunc.parametrize("kind_name", [name for name in LOCAL_KINDS if KINDS[name].walls or not walled_only], indirect=True)
 
 
 @pytest.fixture

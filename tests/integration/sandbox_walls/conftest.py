@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.sandbox.kinds import KINDS, Kind, usable
+from tests.contract.sandbox.kinds import KINDS, LOCAL_KINDS, Kind, usable
 from workers.sandbox import Sandbox, SandboxOwner, SandboxProvider
 from workers.sandbox.local.folder import remove_tree
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "walled_name" in metafunc.fixturenames:
-        metafunc.parametrize("walled_name", [name for name, kind in KINDS.items() if kind.walls])
+        metafunc.parametrize("walled_name", [name for name in LOCAL_KINDS if KINDS[name].walls])
 
 
 @pytest.fixture

@@ -20,10 +20,11 @@ from workers.sandbox.errors import (
     SandboxStartError,
     SandboxTaken,
     SessionStartError,
+    SnapshotError,
     StaleAttempt,
 )
 from workers.sandbox.results import ExecResult, FileEntry, KernelResult, ShellResult
-from workers.sandbox.spec import Isolation, Limits, SandboxHandle, SandboxOwner, SandboxSpec
+from workers.sandbox.spec import Isolation, Limits, SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
 
 __all__ = [
     "BadImage",
@@ -54,5 +55,7 @@ __all__ = [
     "SessionStartError",
     "Shell",
     "ShellResult",
+    "Snapshot",
+    "SnapshotError",
     "StaleAttempt",
 ]

@@ -16,6 +16,18 @@ Life of one sandbox, and what holds for all backends:
 5. Only files are promised to survive `park`. Shells and kernels are started anew, when first used.
 6. Paths are paths inside the sandbox; relative ones start at `workdir`.
 7. A cancelled call ends what it started, then raises `CancelledError`.
+
+Beside this line of life, what a sandbox has on disk can be kept and begun from again, as often as one likes (search in trees, going back to
+an earlier turn):
+
+    sandbox.snapshot() -> snapshot               the sandbox goes on as if nothing had been
+    provider.restore(snapshot, owner) -> sandbox a new one, of the same spec, with the files of that moment
+    provider.drop(snapshot, owner)
+
+8. A snapshot is of one moment: nothing inside runs while it is taken. Files are kept, processes are not: shells and kernels of a restored
+   sandbox are new ones. Those of the sandbox it was taken of go on; only their limits of time ran meanwhile.
+9. It belongs to its job, as a sandbox does, and ends with it, or with a plain `start` for the job; it does not need the sandbox it was
+   taken of. `restore` ends what earlier attempts still have, and nothing of its own attempt's.
 """
 
 from __future__ import annotations
@@ -26,7 +38,7 @@ from types import TracebackType
 from typing import IO, Literal, Protocol, Self
 
 from workers.sandbox.results import ExecResult, FileEntry, KernelResult, ShellResult
-from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec
+from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
 from workers.sandbox.use import SandboxUse
 
 DEFAULT_OUTPUT_BYTES = 64 * 1024
@@ -139,6 +151,14 @@ class Sandbox(Protocol):
     async def use(self) -> SandboxUse:
         """What it has used so far, what bounds it, and what was ended in it. After its end: all of its use, as far as it is known."""
 
+    async def snapshot(self) -> Snapshot:
+        """Keeps the files as they are at one moment.
+
+        Raises:
+            SnapshotError: they could not be copied, or what the job's snapshots may occupy is used up. The sandbox is as before.
+            StaleAttempt: a later attempt of the job was seen here.
+        """
+
     async def park(self) -> SandboxHandle:
         """Ends the processes, keeps the files, and gives the lease up for the next attachment."""
 
@@ -195,6 +215,23 @@ class SandboxProvider(Protocol):
         Raises:
             SandboxGone: it is not there any more, is on another node, or was changed by an attachment that was lost.
             StaleAttempt, SandboxBusy, SandboxRefused: it is there, and not for this caller.
+        """
+
+    async def restore(self, snapshot: Snapshot, owner: SandboxOwner) -> Sandbox:
+        """Makes a sandbox that has the files of a snapshot; its spec is that of the sandbox it was taken of. Many may at a time.
+
+        Raises:
+            SandboxStartError: as from `start`.
+            SandboxGone: it was dropped, is on another node, or its image's name means something else by now.
+            StaleAttempt, SandboxRefused: it is not for this caller.
+            SnapshotError: its files could not be copied.
+        """
+
+    async def drop(self, snapshot: Snapshot, owner: SandboxOwner) -> None:
+        """Ends a snapshot; one that is gone is nothing. Sandboxes that began from it go on.
+
+        Raises:
+            StaleAttempt, SandboxRefused: as from `restore`.
         """
 
     async def close(self) -> None:

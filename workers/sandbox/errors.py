@@ -9,6 +9,7 @@ SandboxError               the boundary is the sandbox; `retryable`: a new sandb
 ├── SandboxGone            it ended, or was never on this node
 │   └── SandboxTaken         its node took it away; nothing that ran in it is to blame
 ├── SessionStartError      a shell or a kernel did not come up in a live sandbox
+├── SnapshotError          its files could not be copied as they were; the sandbox is as before
 ├── ExecTimeout            a command outlived its limit and every attempt to end it; carries what it printed
 ├── SandboxLeak            something of it may still run after it was stopped; the node is not clean
 └── ImageError             an image could not be brought, made or read
@@ -99,6 +100,20 @@ class SandboxGone(SandboxError):
 class SandboxTaken(SandboxGone):
     """The sandbox was ended over the head of whoever held it: its node service died or stopped, an agent found its job over, a person said
     so. Never the doing of what ran in it."""
+
+
+class SnapshotError(SandboxError):
+    """No snapshot came of it, or no files out of one; nothing of the try is left, and what was copied from is as before.
+
+    Args:
+        retryable: whether it can succeed later.
+    """
+
+    def __init__(self, sandbox_id: str, why: str, *, retryable: bool = False) -> None:
+        super().__init__(f"snapshot of {sandbox_id}: {why}")
+        self.sandbox_id = sandbox_id
+        self.why = why
+        self.retryable = retryable
 
 
 class SessionStartError(SandboxError):

@@ -1,11 +1,11 @@
-"""What is asked for (`SandboxSpec`), for whom (`SandboxOwner`), and what is passed on (`SandboxHandle`).
+"""What is asked for (`SandboxSpec`), for whom (`SandboxOwner`), and what is passed on (`SandboxHandle`, `Snapshot`).
 
 A handle is data: INIT puts its map into the job's body, RUN makes it into an attachment again. It holds a secret, which `repr` hides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Self
@@ -107,10 +107,38 @@ class SandboxHandle:
         Raises:
             ValueError: a field is missing or no string; says which.
         """
-        read: dict[str, str] = {}
-        for known in fields(cls):
-            value = values.get(known.name)
-            if not isinstance(value, str) or not value:
-                raise ValueError(f"sandbox handle: field {known.name!r} should be a non-empty string, got {type(value).__name__}")
-            read[known.name] = value
-        return cls(**read)
+        return cls(**_texts(values, "sandbox handle", [known.name for known in fields(cls)]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Names what a sandbox had on disk at one moment, and proves the right to it. Data, as a handle; of one node, and of one job."""
+
+    backend: str
+    node: str
+    snapshot_id: str
+    folder: str
+    token: str = field(repr=False)
+
+    def to_map(self) -> dict[str, str]:
+        """A map of plain strings, for the wire."""
+        return asdict(self)
+
+    @classmethod
+    def from_map(cls, values: Mapping[str, object]) -> Self:
+        """Reads what `to_map` wrote; fields of a newer writer are ignored.
+
+        Raises:
+            ValueError: a field is missing or no string; says which.
+        """
+        return cls(**_texts(values, "snapshot", [known.name for known in fields(cls)]))
+
+
+def _texts(values: Mapping[str, object], what: str, names: Sequence[str]) -> dict[str, str]:
+    read: dict[str, str] = {}
+    for name in names:
+        value = values.get(name)
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"{what}: field {name!r} should be a non-empty string, got {type(value).__name__}")
+        read[name] = value
+    return read

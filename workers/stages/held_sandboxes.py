@@ -16,7 +16,7 @@ import structlog
 
 from workers.sandbox.base import Probe, Sandbox, SandboxProvider
 from workers.sandbox.errors import SandboxError
-from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
+from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
 from workers.sandbox.use import SandboxUse, joined
 
 log = structlog.get_logger(__name__)
@@ -53,6 +53,13 @@ class HeldSandboxes:
     async def attach(self, handle: SandboxHandle, owner: SandboxOwner) -> Sandbox:
         self._gate()
         return await self._hold(await self._provider.attach(handle, owner))
+
+    async def restore(self, snapshot: Snapshot, owner: SandboxOwner) -> Sandbox:
+        self._gate()
+        return await self._hold(await self._provider.restore(snapshot, owner))
+
+    async def drop(self, snapshot: Snapshot, owner: SandboxOwner) -> None:
+        await self._provider.drop(snapshot, owner)
 
     async def _hold(self, sandbox: Sandbox) -> Sandbox:
         self._held.append(sandbox)

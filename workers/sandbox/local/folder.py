@@ -77,6 +77,10 @@ class FolderState:
     ended: bool = False
     cpu_used_s: float = 0.0
     """CPU seconds of all attachments that have parked: the bound on the whole sandbox goes on from there."""
+    is_snapshot: bool = False
+    """Whether it is what a sandbox once had (`snapshots.py`): nobody attaches to it."""
+    snapshot_bytes: int = 0
+    snapshot_files: int = 0
 
     @property
     def holder(self) -> ProcessIdentity | None:
@@ -161,11 +165,11 @@ class SandboxFolder:
         )
         unnamed = scratch / f"{NEW_PREFIX}{sandbox_id}"
         unnamed.mkdir(mode=0o700)
-        _write_json(unnamed / "owner.json", {name: getattr(record, name) for name in OwnerRecord.__slots__})
+        write_json(unnamed / "owner.json", {name: getattr(record, name) for name in OwnerRecord.__slots__})
         wishes = {name: getattr(spec, name) for name in SandboxSpec.__slots__}
         wishes |= {"env": dict(spec.env), "limits": asdict(spec.limits), "image_digest": image_digest}
-        _write_json(unnamed / "spec.json", wishes)
-        _write_json(unnamed / "state.json", {"seen_attempt": owner.attempt})
+        write_json(unnamed / "spec.json", wishes)
+        write_json(unnamed / "state.json", {"seen_attempt": owner.attempt})
         for name in ("home", "tmp"):
             (unnamed / name).mkdir(mode=0o700)
         for name in ("lock", "lease"):
@@ -251,6 +255,8 @@ class SandboxFolder:
             self._write_state(state)
             if state.ended:
                 raise SandboxGone(self.sandbox_id, "it was stopped")
+            if state.is_snapshot:
+                raise SandboxRefused(self.sandbox_id, "it is a snapshot: restore it")
             lease = os.open(self.path / "lease", os.O_RDWR)
             try:
                 fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -293,7 +299,7 @@ class SandboxFolder:
                 raise SandboxGone(self.sandbox_id, "it was stopped")
             record = replace(self.record, job_id=owner.job_id, attempt=owner.attempt, boot_id=owner.boot_id)
             self._write_state(replace(state, seen_attempt=owner.attempt, changed_by=owner.attempt))
-            _write_json(self.path / "owner.json", asdict(record))
+            write_json(self.path / "owner.json", asdict(record))
             self.record = record
 
     def fence_off(self, attempt: int) -> None:
@@ -330,6 +336,21 @@ class SandboxFolder:
         remove_tree(self.run)
 
     @contextlib.contextmanager
+    def checked(self, attempt: int | None = None) -> Iterator[None]:
+        """As `held`, once it is certain that it was not ended, and that no attempt after this one has been here.
+
+        Raises:
+            SandboxGone, StaleAttempt
+        """
+        with self.held():
+            state = self._read_state()
+            if state.ended:
+                raise SandboxGone(self.sandbox_id, "it was stopped")
+            if attempt is not None and attempt < state.seen_attempt:
+                raise StaleAttempt(self.sandbox_id, attempt, state.seen_attempt)
+            yield
+
+    @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Whoever changes or asks for the state, or claims the lease, waits."""
         try:
@@ -352,7 +373,7 @@ class SandboxFolder:
         return FolderState(**{name: values[name] for name in FolderState.__slots__ if name in values})
 
     def _write_state(self, state: FolderState) -> None:
-        _write_json(self.path / "state.json", {name: getattr(state, name) for name in FolderState.__slots__})
+        write_json(self.path / "state.json", {name: getattr(state, name) for name in FolderState.__slots__})
 
 
 def make_mount_points(upper: Path, mount_points: Sequence[str]) -> None:
@@ -418,7 +439,7 @@ def remove_tree(path: Path) -> None:
         os.rmdir(path)
 
 
-def _write_json(path: Path, values: dict[str, Any]) -> None:
+def write_json(path: Path, values: dict[str, Any]) -> None:
     """Replaces a file in one step: a reader sees the old or the new content."""
     fresh = path.with_name(f"{path.name}.new")
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:

@@ -13,31 +13,38 @@ import os
 import secrets
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import structlog
 import zmq.asyncio
 
 from pipeline.folders import make_private_folder, socket_path
+from workers.sandbox import inside as execution
 from workers.sandbox.base import Probe
 from workers.sandbox.errors import SandboxError, SandboxGone, SandboxStartError, StaleAttempt
 from workers.sandbox.images import ImageLease, ImageSource
 from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram, kernel_context
-from workers.sandbox.launcher import SharedFolder
-from workers.sandbox.limits import WATCHES, Watchdog, Watched, enforced_by
+from workers.sandbox.launcher import Launcher, SharedFolder
+from workers.sandbox.limits import WATCHES, Cgroups, Watchdog, Watched, enforced_by, find_cgroups
 from workers.sandbox.local.backend import GIVEN_INSIDE, MOUNT_POINTS, SOCKETS_INSIDE, Backend, Walls
 from workers.sandbox.local.entered_files import EnteredFiles
 from workers.sandbox.local.environment import INSIDE_PATH, library_paths, sandbox_environment
 from workers.sandbox.local.files import ConfinedFiles
 from workers.sandbox.local.folder import SANDBOX_ID, SandboxFolder, job_prefix, sandbox_paths
+from workers.sandbox.local.groups import end_groups_of, make_groups
 from workers.sandbox.local.holder.keeper import keeper_argv
 from workers.sandbox.local.holder_client import Holder
 from workers.sandbox.local.kernel_surface import seccomp_filter
+from workers.sandbox.local.node_root import NodeRoot
 from workers.sandbox.local.sandbox import Files, Inside, LocalSandbox
+from workers.sandbox.local.snapshots import Snapshots
 from workers.sandbox.local.teardown import tear_down, tear_down_now
-from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
+from workers.sandbox.local.way_out import open_way_out
+from workers.sandbox.network import AllowListProxy, proxy_variables
+from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
 
 LONGEST_SOCKET = "0123456789-1234567890-012345/s/0123456789abcdef/01234567-1"
 """Below the run folder: id of the sandbox, folder of a named kernel, socket."""
@@ -46,6 +53,8 @@ POOL_JOB = "pool"
 """Owner of what is kept ready for whoever comes first; no job has such a name."""
 MIN_FREE_BYTES = 256 * 1024 * 1024
 """Below this a new sandbox would only fill the disk for those that run."""
+
+Entry = Literal["outside", "inside"]
 
 log = structlog.get_logger(__name__)
 
@@ -59,16 +68,29 @@ class LocalSandboxes:
         run_dir: where their sockets live; short. Both are made when missing, and only this user may enter them.
         node: name of this node; handles of other nodes are refused.
         images: where images come from; without it, specs that name one are refused.
+        entry: `outside` = what runs behind walls enters them; `inside` = PID 1 starts it (ADR 20).
     """
 
-    def __init__(self, backend: Backend, *, scratch_dir: Path, run_dir: Path, node: str, images: ImageSource | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        scratch_dir: Path,
+        run_dir: Path,
+        node: str,
+        images: ImageSource | None = None,
+        entry: Entry = "outside",
+    ) -> None:
         self._backend = backend
+        self._entry = entry
         self._images = images
         self.scratch_dir = scratch_dir.absolute()
         self.run_dir = run_dir.absolute()
         self.node = node
         self._context: zmq.asyncio.Context | None = None
         self._watchdog = Watchdog(self.scratch_dir)
+        self._cgroups = Cgroups()
+        self._snapshots = Snapshots(self.scratch_dir, floor_bytes=MIN_FREE_BYTES)
         self._attached: set[LocalSandbox] = set()
         self._abandoned: set[asyncio.Task[None]] = set()
         socket_path(self.run_dir, LONGEST_SOCKET)  # too long is said now, not when the first kernel starts
@@ -81,6 +103,9 @@ class LocalSandboxes:
         await asyncio.to_thread(make_private_folder, self.scratch_dir, "ROLLSTREAM_SCRATCH_DIR")
         await asyncio.to_thread(make_private_folder, self.run_dir)
         self._context = kernel_context()
+        self._cgroups = await asyncio.to_thread(find_cgroups)
+        by_cgroups = {name: f"cgroup v{base.version}" for name, base in self._cgroups.bases.items()}
+        log.debug("sandbox_limits_by_cgroups", found=by_cgroups, missing=dict(self._cgroups.missing))
         await self._watchdog.__aenter__()
         return self
 
@@ -90,7 +115,9 @@ class LocalSandboxes:
     async def close(self) -> None:
         ends = [sandbox.kill() for sandbox in self._attached]
         problems = [problem for problem in await asyncio.gather(*ends, *self._abandoned, return_exceptions=True) if problem is not None]
+        await self.settle()
         await self._watchdog.__aexit__(None, None, None)
+        await asyncio.to_thread(self._cgroups.close)
         if self._context is not None:
             self._context.destroy(linger=0)
             self._context = None
@@ -98,7 +125,7 @@ class LocalSandboxes:
             raise problems[0]
 
     async def settle(self) -> None:
-        """Until nothing is left of starts and attachments whose callers were cancelled."""
+        """Until nothing is left of starts and attachments whose callers were cancelled, and of the ways out of those that have ended."""
         await asyncio.gather(*self._abandoned, return_exceptions=True)
 
     def holds(self, sandbox_id: str) -> bool:
@@ -130,6 +157,8 @@ class LocalSandboxes:
 
     async def start(self, spec: SandboxSpec, owner: SandboxOwner) -> LocalSandbox:
         refused = self._backend.refuse(spec)
+        if spec.isolation is Isolation.ISOLATED_NETWORK and not refused and self._entry == "inside":
+            refused = "the task asks for isolation 'isolated+network', and the way out is opened by entering, which this node does not do"
         if spec.image and not refused and self._images is None:
             refused = f"the task asks for image {spec.image!r}, and this node has no image store"
         if refused:
@@ -138,15 +167,27 @@ class LocalSandboxes:
         return await self._finish_or_abandon(starting, parks=False)
 
     async def attach(self, handle: SandboxHandle, owner: SandboxOwner) -> LocalSandbox:
-        if handle.backend != self.backend or handle.node != self.node:
-            where = f"it lives on node {handle.node!r} ({handle.backend}), this is {self.node!r} ({self.backend})"
-            raise SandboxGone(handle.sandbox_id, where)
-        path = self.scratch_dir / handle.sandbox_id
-        # a name of our own making and nothing else: `..` is a child of every folder
-        if not SANDBOX_ID.fullmatch(handle.sandbox_id) or Path(handle.folder) != path:
-            raise SandboxGone(handle.sandbox_id, f"{handle.folder} is no sandbox below {self.scratch_dir}")
+        self._check_ours(handle.sandbox_id, handle.folder, handle.backend, handle.node)
         attaching = asyncio.create_task(self._attach(handle, owner), name=f"attach sandbox {handle.sandbox_id}")
         return await self._finish_or_abandon(attaching, parks=True)
+
+    async def restore(self, snapshot: Snapshot, owner: SandboxOwner) -> LocalSandbox:
+        self._check_ours(snapshot.snapshot_id, snapshot.folder, snapshot.backend, snapshot.node)
+        restoring = asyncio.create_task(self._restore(snapshot, owner), name=f"restore snapshot {snapshot.snapshot_id}")
+        return await self._finish_or_abandon(restoring, parks=False)
+
+    async def drop(self, snapshot: Snapshot, owner: SandboxOwner) -> None:
+        with contextlib.suppress(SandboxGone):
+            self._check_ours(snapshot.snapshot_id, snapshot.folder, snapshot.backend, snapshot.node)
+            await self._snapshots.drop(await asyncio.to_thread(self._snapshots.open, snapshot, owner))
+
+    def _check_ours(self, sandbox_id: str, folder: str, backend: str, node: str) -> None:
+        """Raises `SandboxGone` for what was made elsewhere."""
+        if backend != self.backend or node != self.node:
+            raise SandboxGone(sandbox_id, f"it lives on node {node!r} ({backend}), this is {self.node!r} ({self.backend})")
+        # a name of our own making and nothing else: `..` is a child of every folder
+        if not SANDBOX_ID.fullmatch(sandbox_id) or Path(folder) != self.scratch_dir / sandbox_id:
+            raise SandboxGone(sandbox_id, f"{folder} is no sandbox below {self.scratch_dir}")
 
     # -- steps ------------------------------------------------------------------------------------------------------------------------
 
@@ -185,6 +226,30 @@ class LocalSandboxes:
             if image is not None:
                 image.close()
 
+    async def _restore(self, snapshot: Snapshot, owner: SandboxOwner) -> LocalSandbox:
+        taken = await asyncio.to_thread(self._snapshots.open, snapshot, owner)
+        await asyncio.to_thread(self._end_older, owner)
+        spec, digest = await asyncio.to_thread(taken.wishes)
+        image = await self._lease_image(spec)
+        try:
+            if image is not None and image.digest != digest:
+                raise SandboxGone(snapshot.snapshot_id, f"it was made over another content of image {spec.image!r} than that name has now")
+            try:
+                folder, token = await asyncio.to_thread(self._make_folder, spec, owner, digest)
+            except OSError as error:
+                raise SandboxStartError(self.backend, f"no folder below {self.scratch_dir}: {error}") from error
+            handle = SandboxHandle(backend=self.backend, node=self.node, sandbox_id=folder.sandbox_id, folder=str(folder.path), token=token)
+            try:
+                await self._snapshots.fill(folder, taken)
+                await asyncio.to_thread(self._end_older, owner)  # as the second look of a start
+                return await self._hold(folder, handle, owner, spec, image)
+            except BaseException:
+                await tear_down(folder)
+                raise
+        finally:
+            if image is not None:
+                image.close()
+
     async def _lease_image(self, spec: SandboxSpec) -> ImageLease | None:
         if not spec.image:
             return None
@@ -210,44 +275,82 @@ class LocalSandboxes:
             if identity is None:
                 raise SandboxGone(folder.sandbox_id, "its holder ended as it started")
             state = await asyncio.to_thread(folder.record_holder, identity)
-            inside = await self._build(folder, spec, image, holder)
+            cgroup = await asyncio.to_thread(make_groups, self._cgroups, folder.path, spec.limits)
+            holder.groups = cgroup.entries if cgroup is not None else ()
+            inside, launcher, files = await self._build(folder, spec, image, holder)
+            holder.gone.add_done_callback(lambda _: files.close())
+            proxy = self._proxy(spec, inside, folder.sandbox_id, lambda notice: watch.tell(notice))
+            watch = self._watchdog.watch(
+                Watched(
+                    sandbox_id=folder.sandbox_id,
+                    limits=spec.limits,
+                    holder_pid=identity.pid,
+                    keeper_pid=holder.keeper.pid if holder.keeper else 0,
+                    folders=(*(folder.path / name for name in ("home", "shm", "tmp", "upper", "var-tmp")), folder.sockets),
+                    cgroup=cgroup,
+                    cpu_used_s=state.cpu_used_s,
+                    enforced=enforced_by(cgroup, pid_max="processes" in holder.bounds, watched=WATCHES, network=_network(inside, proxy)),
+                    network_bytes=proxy.used_bytes if proxy is not None else lambda: 0,
+                )
+            )
+            holder.gone.add_done_callback(lambda _: watch.close())
+            if proxy is not None:
+                await self._open_way_out(proxy, holder)
         except BaseException:
             holder.begin_end(0.0)
             await holder.wait_ended()
+            await asyncio.to_thread(end_groups_of, folder.path)
             raise
-        files: Files = EnteredFiles(holder, inside.workdir) if inside.walls else ConfinedFiles(folder.home, (folder.home, folder.temporary))
-        watch = self._watchdog.watch(
-            Watched(
-                sandbox_id=folder.sandbox_id,
-                limits=spec.limits,
-                holder_pid=identity.pid,
-                keeper_pid=holder.keeper.pid if holder.keeper else 0,
-                folders=tuple(folder.path / name for name in ("home", "shm", "tmp", "upper", "var-tmp")),
-                cpu_used_s=state.cpu_used_s,
-                enforced=enforced_by(None, pid_max=False, watched=WATCHES, network="none" if inside.walls else "host"),
-            )
-        )
-        sandbox = LocalSandbox(folder, handle, inside, holder, files, owner.attempt, self._context, watch)
-        holder.gone.add_done_callback(lambda _: watch.close())
+        sandbox = LocalSandbox(folder, handle, inside, holder, launcher, files, owner.attempt, self._context, watch, self._snapshots)
         self._attached.add(sandbox)
-        holder.gone.add_done_callback(lambda _: files.close())
         holder.gone.add_done_callback(lambda _: self._let_go(sandbox))
         return sandbox
 
-    async def _build(self, folder: SandboxFolder, spec: SandboxSpec, image: ImageLease | None, holder: Holder) -> Inside:
-        """Has the walls built, where the backend has any; returns what stands within them."""
+    def _proxy(self, spec: SandboxSpec, inside: Inside, sandbox_id: str, tell: Callable[[str], None]) -> AllowListProxy | None:
+        rules = self._backend.network
+        if spec.isolation is not Isolation.ISOLATED_NETWORK or rules is None or not inside.walls:
+            return None
+        return AllowListProxy(rules, sandbox_id=sandbox_id, on_refused=tell)
+
+    async def _open_way_out(self, proxy: AllowListProxy, holder: Holder) -> None:
+        def close(_: object) -> None:
+            closing = asyncio.create_task(proxy.close(), name="close the way out of a sandbox")
+            self._abandoned.add(closing)
+            closing.add_done_callback(self._abandoned.discard)
+
+        holder.gone.add_done_callback(close)
+        assert holder.keeper is not None
+        try:
+            await open_way_out(proxy, holder.keeper)
+        except OSError as error:
+            raise SandboxStartError(self.backend, f"its way to the network does not open: {error}") from error
+
+    async def _build(
+        self, folder: SandboxFolder, spec: SandboxSpec, image: ImageLease | None, holder: Holder
+    ) -> tuple[Inside, Launcher, Files]:
+        """Has the walls built, where the backend has any; returns what stands within them, and by what it is reached."""
         workdir = spec.workdir or (image.workdir if image is not None else "") or DEFAULT_WORKDIR
         try:
             place = folder.place(workdir)
-            walls = await asyncio.to_thread(self._backend.command, place, spec, image.root if image else None, keeper_argv(workdir))
+            server = await asyncio.to_thread(_server, folder) if self._entry == "inside" else None
+            pid1 = keeper_argv(workdir) if server is None else server.argv(_server_python(image), workdir)
+            walls = await asyncio.to_thread(self._backend.command, place, spec, image.root if image else None, pid1)
             if walls is None:
-                return _without_walls(folder, spec)
+                if server is not None:
+                    raise SandboxStartError(self.backend, "it has no walls: sandbox.entry can only be outside", retryable=False)
+                return _without_walls(folder, spec), holder, ConfinedFiles(folder.home, (folder.home, folder.temporary))
             await asyncio.to_thread(folder.prepare, place, (*MOUNT_POINTS, *walls.mount_points))
             inside = await asyncio.to_thread(_behind, walls, folder, spec, image, workdir)
-            await holder.boot(walls, seccomp_filter())
+            await holder.boot(walls, seccomp_filter(), told=server.token if server else b"", entered=server is None)
         except OSError as error:
-            raise SandboxStartError(self.backend, f"its walls do not stand: {error.strerror or error}") from error
-        return inside
+            why = f"its walls do not stand: {error.strerror or error}"
+            if server is not None and execution.is_without_python(why):
+                raise SandboxStartError(self.backend, f"{execution.NEEDS_PYTHON} ({why})", retryable=False) from error
+            raise SandboxStartError(self.backend, why) from error
+        if server is None:
+            return inside, holder, EnteredFiles(holder, workdir)
+        launcher = await execution.InsideLauncher.connect(folder.sandbox_id, self.backend, holder, server, spec.limits, seccomp_filter())
+        return inside, launcher, execution.InsideFiles(launcher)
 
     async def _finish_or_abandon(self, making: asyncio.Task[LocalSandbox], *, parks: bool) -> LocalSandbox:
         """A caller that is cancelled leaves nothing half made: what comes of it is ended as soon as it is there."""
@@ -281,6 +384,20 @@ class LocalSandboxes:
             with contextlib.suppress(SandboxGone):  # removed by somebody just now
                 folder.fence_off(owner.attempt)
             tear_down_now(folder)
+
+    def _end_older(self, owner: SandboxOwner) -> None:
+        """What earlier attempts still have, but for the job's snapshots: the attempt goes on from one, beside what it has already.
+
+        Raises:
+            StaleAttempt
+        """
+        self._refuse_stale(owner)
+        for folder in self._of_job(owner):
+            with contextlib.suppress(SandboxGone):
+                state = folder.state()
+                if state.seen_attempt < owner.attempt and not state.is_snapshot:
+                    folder.fence_off(owner.attempt)
+                    tear_down_now(folder)
 
     def _end_rivals(self, folder: SandboxFolder, owner: SandboxOwner) -> None:
         """The second look of a start, when its own folder can be seen.
@@ -346,9 +463,17 @@ def _without_walls(folder: SandboxFolder, spec: SandboxSpec) -> Inside:
     )
 
 
+def _network(inside: Inside, proxy: AllowListProxy | None) -> str:
+    """As in the map of what is enforced."""
+    if proxy is not None:
+        return "allow-list proxy"
+    return "none" if inside.walls else "host"
+
+
 def _behind(walls: Walls, folder: SandboxFolder, spec: SandboxSpec, image: ImageLease | None, workdir: str) -> Inside:
     given = SharedFolder(outside=folder.given, inside=GIVEN_INSIDE)
     base = {"PATH": INSIDE_PATH, **walls.inside_env, **(image.env if image is not None else {})}
+    base |= proxy_variables() if spec.isolation is Isolation.ISOLATED_NETWORK else {}
     return Inside(
         workdir=workdir,
         env=sandbox_environment(folder.sandbox_id, workdir, "/tmp", base, spec.env),
@@ -357,6 +482,19 @@ def _behind(walls: Walls, folder: SandboxFolder, spec: SandboxSpec, image: Image
         kernel=KernelProgram(python=walls.python or "python3", boot_script=given.write(BOOT_SCRIPT.name, BOOT_SCRIPT.read_bytes())),
         walls=True,
     )
+
+
+def _server(folder: SandboxFolder) -> execution.ServerBoot:
+    given = SharedFolder(outside=folder.given, inside=GIVEN_INSIDE)
+    return execution.ServerBoot(given, SharedFolder(outside=folder.sockets, inside=SOCKETS_INSIDE))
+
+
+def _server_python(image: ImageLease | None) -> list[str]:
+    """The beginning of a command line: the image's Python, or this worker's own, with what its loader needs, where there is no image."""
+    if image is not None:
+        return ["python3"]
+    node = NodeRoot()
+    return [*(["env", *(f"{name}={value}" for name, value in node.env.items())] if node.env else []), node.python]
 
 
 async def _undo(making: asyncio.Task[LocalSandbox], *, parks: bool) -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import IO, ParamSpec, Protocol, Self, TypeVar
 
@@ -19,20 +20,24 @@ import structlog
 import zmq.asyncio
 
 from workers.sandbox.base import DEFAULT_ARCHIVE_BYTES, DEFAULT_FILE_BYTES, DEFAULT_OUTPUT_BYTES, Kernel, Shell
-from workers.sandbox.errors import SandboxError, SandboxFileError, SandboxGone, SandboxLeak
+from workers.sandbox.errors import SandboxError, SandboxFileError, SandboxGone, SandboxLeak, SnapshotError
 from workers.sandbox.execute import execute
 from workers.sandbox.kernel import IpcKernel
 from workers.sandbox.kernel_connection import KernelProgram
-from workers.sandbox.launcher import LaunchedProcess, SharedFolder
+from workers.sandbox.launcher import LaunchedProcess, Launcher, SharedFolder
 from workers.sandbox.limits import Watch
 from workers.sandbox.local.folder import SandboxFolder
+from workers.sandbox.local.freeze import Freeze, NotFrozenError
+from workers.sandbox.local.groups import end_groups_of
 from workers.sandbox.local.holder_client import Holder
-from workers.sandbox.local.identity import ProcessIdentity
+from workers.sandbox.local.identity import LINUX, ProcessIdentity
+from workers.sandbox.local.pause import Pause
+from workers.sandbox.local.snapshots import Snapshots
 from workers.sandbox.local.teardown import check_unmounted, end_survivors, survivors
 from workers.sandbox.local.with_notices import WatchedKernel, WatchedShell
 from workers.sandbox.results import ExecResult, FileEntry
 from workers.sandbox.shell import PtyShell
-from workers.sandbox.spec import SandboxHandle, SandboxOwner
+from workers.sandbox.spec import SandboxHandle, SandboxOwner, Snapshot
 from workers.sandbox.use import SandboxUse
 
 log = structlog.get_logger(__name__)
@@ -82,10 +87,12 @@ class LocalSandbox:
         handle: SandboxHandle,
         inside: Inside,
         holder: Holder,
+        launcher: Launcher,
         files: Files,
         attempt: int,
         context: zmq.asyncio.Context,
         watch: Watch,
+        snapshots: Snapshots,
     ) -> None:
         self._folder = folder
         self._handle = handle
@@ -95,9 +102,13 @@ class LocalSandbox:
         self._attempt = attempt
         self._context = context
         self._watch = watch
+        self._snapshots = snapshots
+        self._pause = Pause()
+        self._taking: set[asyncio.Task[Snapshot]] = set()
         self._shells: dict[str, Shell] = {}
         self._kernels: dict[str, Kernel] = {}
-        self._launcher = _ChangeNotingLauncher(self, holder)
+        self._starter = launcher
+        self._launcher = _ChangeNotingLauncher(self, launcher)
         self._closed = ""
         self._ending: asyncio.Task[None] | None = None
         self._changing: asyncio.Future[None] | None = None
@@ -154,8 +165,7 @@ class LocalSandbox:
         return replace(result, notices=self._watch.take_notices(told))
 
     async def upload(self, tar: IO[bytes], folder: str = ".", *, max_bytes: int = DEFAULT_ARCHIVE_BYTES) -> None:
-        await self.note_change()
-        await self._in_thread(self._files.upload, tar, folder, max_bytes)
+        await self._change_files(self._files.upload, tar, folder, max_bytes)
 
     async def download(self, path: str, tar: IO[bytes], *, max_bytes: int = DEFAULT_ARCHIVE_BYTES) -> None:
         await self._in_thread(self._files.download, path, tar, max_bytes)
@@ -164,14 +174,29 @@ class LocalSandbox:
         return await self._in_thread(self._files.read, path, max_bytes)
 
     async def write_file(self, path: str, content: bytes, *, executable: bool = False) -> None:
-        await self.note_change()
-        await self._in_thread(partial(self._files.write, executable=executable), path, content)
+        await self._change_files(partial(self._files.write, executable=executable), path, content)
 
     async def list(self, path: str = ".") -> Sequence[FileEntry]:
         return await self._in_thread(self._files.list, path)
 
     async def use(self) -> SandboxUse:
         return self._watch.use()
+
+    async def snapshot(self) -> Snapshot:
+        self.check_open()
+        taking = asyncio.create_task(self._take_snapshot(), name=f"snapshot of {self._folder.sandbox_id}")
+        self._taking.add(taking)
+        taking.add_done_callback(self._taking.discard)
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            if taking.cancelled():  # it was our end that cancelled it
+                self.check_open()
+            taking.cancel()
+            await asyncio.wait([taking])
+            if not taking.cancelled() and taking.exception() is None:
+                await self._snapshots.drop(SandboxFolder.open(Path(taking.result().folder)))
+            raise
 
     async def park(self) -> SandboxHandle:
         self.check_open()
@@ -217,6 +242,11 @@ class LocalSandbox:
         self._attempt = owner.attempt
         self.check_open()
 
+    @property
+    def pause(self) -> Pause:
+        """What holds changes of ours back while a snapshot is taken."""
+        return self._pause
+
     # -- for this package -----------------------------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
@@ -225,6 +255,7 @@ class LocalSandbox:
             raise SandboxGone(self._folder.sandbox_id, self._closed)
         if self._holder.gone.done():
             raise SandboxGone(self._folder.sandbox_id, self._holder.gone.result())
+        self._starter.check_open()
 
     async def note_change(self) -> None:
         """Writes down that this attempt changes the sandbox, before its first effect; later calls cost nothing."""
@@ -245,7 +276,7 @@ class LocalSandbox:
         if not str(problem.strerror).startswith(f"folder {self.workdir}"):
             return False
         made = await execute(
-            self._holder,
+            self._starter,
             ["mkdir", "-p", "--", self.workdir],
             stdin=b"",
             cwd="/",
@@ -254,6 +285,29 @@ class LocalSandbox:
             max_output_bytes=1024,
         )
         return made.returncode == 0
+
+    async def _take_snapshot(self) -> Snapshot:
+        holder = self._holder.identity
+        if not LINUX:
+            raise SnapshotError(self._folder.sandbox_id, "processes cannot be held still for it on this system")
+        async with self._pause.hold():
+            self.check_open()
+            freeze = Freeze(holder.pid if holder is not None else 0, self.keeper.pid if self.keeper else 0)
+            try:
+                await _to_its_end(freeze.stop)
+                return await self._snapshots.take(self._folder, self._attempt, self.check_open)
+            except NotFrozenError as error:
+                raise SnapshotError(self._folder.sandbox_id, str(error), retryable=True) from error
+            finally:
+                await _to_its_end(freeze.let_go)
+
+    async def _change_files(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `_in_thread`, for work that changes files: no snapshot is taken before the thread is done, cancelled or not."""
+        await self.note_change()
+        await self._pause.begin()
+        working = asyncio.ensure_future(self._in_thread(work, *args, **kwargs))
+        working.add_done_callback(lambda _: self._pause.end())
+        return await asyncio.shield(working)
 
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self.check_open()
@@ -271,6 +325,11 @@ class LocalSandbox:
         await asyncio.shield(self._ending)
 
     async def _do_end(self, grace_s: float, remove: bool) -> None:
+        taking = set(self._taking)
+        for each in taking:
+            each.cancel()
+        if taking:
+            await asyncio.wait(taking)
         self._holder.begin_end(grace_s)
         try:
             async with asyncio.timeout(grace_s + END_TIMEOUT_S):
@@ -286,6 +345,7 @@ class LocalSandbox:
         await asyncio.to_thread(self._files.close)
         if not self._holder.left_nothing:
             await asyncio.to_thread(end_survivors, self._folder)
+        await asyncio.to_thread(end_groups_of, self._folder.path)
         await asyncio.to_thread(check_unmounted, self._folder)
         if remove:
             try:
@@ -298,32 +358,44 @@ class LocalSandbox:
 
 
 class _ChangeNotingLauncher:
-    """The holder as shells, kernels and commands see it: whatever they start is a change that is written down first."""
+    """What starts processes, as shells, kernels and commands see it: whatever they start is a change that is written down first."""
 
-    def __init__(self, sandbox: LocalSandbox, holder: Holder) -> None:
+    def __init__(self, sandbox: LocalSandbox, starter: Launcher) -> None:
         self._sandbox = sandbox
-        self._holder = holder
-        self.kill = holder.kill
+        self._starter = starter
+        self.kill = starter.kill
         self.check_open = sandbox.check_open
 
     @property
     def gone(self) -> asyncio.Future[str]:
-        return self._holder.gone
+        return self._starter.gone
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, fds: Mapping[int, int]) -> LaunchedProcess:
         await self._sandbox.note_change()
-        try:
-            return await self._holder.spawn(argv, env=env, cwd=cwd, fds=fds)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR) or not await self._sandbox.restore_folders(error):
-                raise
-            return await self._holder.spawn(argv, env=env, cwd=cwd, fds=fds)
+        async with self._sandbox.pause.change():
+            try:
+                return await self._starter.spawn(argv, env=env, cwd=cwd, fds=fds)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR) or not await self._sandbox.restore_folders(error):
+                    raise
+                return await self._starter.spawn(argv, env=env, cwd=cwd, fds=fds)
 
     async def spawn_pty(
         self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, rows: int, columns: int, fds: Mapping[int, int]
     ) -> tuple[LaunchedProcess, int]:
         await self._sandbox.note_change()
-        return await self._holder.spawn_pty(argv, env=env, cwd=cwd, rows=rows, columns=columns, fds=fds)
+        async with self._sandbox.pause.change():
+            return await self._starter.spawn_pty(argv, env=env, cwd=cwd, rows=rows, columns=columns, fds=fds)
+
+
+async def _to_its_end(work: Callable[[], None]) -> None:
+    """Runs it in a thread; who is cancelled meanwhile waits for its end first."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise
 
 
 def _check_name(name: str) -> None:

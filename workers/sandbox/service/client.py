@@ -21,7 +21,7 @@ from workers.sandbox.service.link import Link, ServiceNotThere
 from workers.sandbox.service.node import EndReport, OwnedSandbox
 from workers.sandbox.service.remote import RemoteSandbox
 from workers.sandbox.service.views import SandboxView
-from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec
+from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -128,6 +128,16 @@ class RemoteSandboxes:
         except NodeUnavailable as error:
             raise SandboxGone(handle.sandbox_id, f"its node service does not answer: {error.why}") from error
         return await self._bound(link, "attach", handle=handle.to_map(), owner=owner)
+
+    async def restore(self, snapshot: Snapshot, owner: SandboxOwner) -> RemoteSandbox:
+        try:
+            link = await self._new_link()
+        except NodeUnavailable as error:
+            raise SandboxGone(snapshot.snapshot_id, f"its node service does not answer: {error.why}") from error
+        return await self._bound(link, "restore", snapshot=snapshot.to_map(), owner=owner)
+
+    async def drop(self, snapshot: Snapshot, owner: SandboxOwner) -> None:
+        await self._ask("drop", snapshot=snapshot.to_map(), owner=owner)
 
     # -- for the node agent -----------------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ from workers.sandbox.service.wire import (
     WireError,
     error_to_map,
 )
-from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
+from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -244,6 +244,15 @@ class Connection(Peer):
     async def attach(self, handle: SandboxHandle, owner: SandboxOwner) -> Message:
         """Takes a parked sandbox over."""
         return await self._bind(lambda: self.node.attach(handle, owner, self.worker, self._on_gone))
+
+    async def restore(self, snapshot: Snapshot, owner: SandboxOwner) -> Message:
+        """Makes a sandbox that begins from a snapshot."""
+        return await self._bind(lambda: self.node.restore(snapshot, owner, self.worker, self._on_gone))
+
+    async def snapshot(self) -> Snapshot:
+        """Keeps the files of the sandbox of this connection."""
+        sandbox = self.sandbox
+        return await self.node.snapshot(sandbox, self.worker)
 
     async def _bind(self, making: Callable[[], Awaitable[Attachment]]) -> Message:
         if self._bound:

@@ -42,7 +42,7 @@ from workers.sandbox.service.settings import SandboxSettings
 from workers.sandbox.service.starts import Starts
 from workers.sandbox.service.views import SandboxView, views
 from workers.sandbox.service.warm_pool import WarmPool, has_room
-from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
+from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -203,6 +203,23 @@ class NodeSandboxes:
         self._check_open()
         with self._may_be_cut_short():
             return self._bind(await self._starts.attach(handle, owner), owner, worker, on_gone, was_made=False)
+
+    async def restore(self, snapshot: Snapshot, owner: SandboxOwner, worker: Worker, on_gone: OnGone) -> Attachment:
+        """Makes a sandbox that begins from a snapshot, for a connection.
+
+        Raises:
+            NodeUnavailable, and what `SandboxProvider.restore` raises.
+        """
+        self._check_open()
+        self._check_starts()
+        with self._may_be_cut_short():
+            return self._bind(await self._starts.restore(snapshot, owner), owner, worker, on_gone, was_made=True)
+
+    async def snapshot(self, sandbox: Sandbox, worker: Worker) -> Snapshot:
+        """Keeps the files of a sandbox; what comes of it is judged by the agent of the worker's fleet, as a sandbox is."""
+        snapshot = await sandbox.snapshot()
+        self._fleets[snapshot.snapshot_id] = worker.fleet
+        return snapshot
 
     def lose(self, attachment: Attachment) -> None:
         """The connection of an attachment ended before it said what is to become of its sandbox."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from pipeline import codec
 from workers.sandbox.base import Kernel, Shell, ShellStdin
 from workers.sandbox.service.wire import MAX_MESSAGE_BYTES, Message
-from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
+from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
 
 if TYPE_CHECKING:
     from workers.sandbox.service.connection import Connection
@@ -79,6 +79,20 @@ async def park(connection: Connection, message: Message) -> object:
     handle = await sandbox.park()
     connection.release()
     return {**handle.to_map(), "use": (await sandbox.use()).to_map()}
+
+
+def restore(connection: Connection, message: Message) -> Awaitable[object]:
+    snapshot = Snapshot.from_map(argument(message, "snapshot", dict))
+    return connection.restore(snapshot, record(message, "owner", SandboxOwner))
+
+
+async def snapshot(connection: Connection, message: Message) -> object:
+    return (await connection.snapshot()).to_map()
+
+
+def drop(connection: Connection, message: Message) -> Awaitable[object]:
+    snapshot = Snapshot.from_map(argument(message, "snapshot", dict))
+    return connection.node.provider.drop(snapshot, record(message, "owner", SandboxOwner))
 
 
 async def stop(connection: Connection, message: Message) -> object:
@@ -241,6 +255,9 @@ async def end(connection: Connection, message: Message) -> object:
 OPERATIONS: dict[str, Operation] = {
     "start": start,
     "attach": attach,
+    "snapshot": snapshot,
+    "restore": restore,
+    "drop": drop,
     "park": park,
     "stop": stop,
     "kill": kill,

@@ -17,7 +17,7 @@ from workers.sandbox.errors import SandboxGone, SandboxTaken
 from workers.sandbox.local.sandbox import SESSION_NAME
 from workers.sandbox.results import ExecResult, FileEntry, KernelResult, ShellResult
 from workers.sandbox.service.link import Link
-from workers.sandbox.spec import SandboxHandle
+from workers.sandbox.spec import SandboxHandle, Snapshot
 from workers.sandbox.use import SandboxUse
 
 
@@ -104,6 +104,9 @@ class RemoteSandbox:
             with contextlib.suppress(SandboxGone, ValueError):  # it has ended; its service is older, and knows no such question
                 self._note_use({"use": await self._link.call("use")})
         return self._use
+
+    async def snapshot(self) -> Snapshot:
+        return Snapshot.from_map(await self.call("snapshot"))
 
     async def park(self) -> SandboxHandle:
         self.check_open()

@@ -22,7 +22,7 @@ from workers.sandbox.local import LocalSandboxes
 from workers.sandbox.local.sandbox import LocalSandbox
 from workers.sandbox.service.gates import StartGates
 from workers.sandbox.service.health import NodeHealth
-from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
+from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +67,14 @@ class Starts:
             what `SandboxProvider.attach` raises.
         """
         return await self._make("", lambda: self._provider.attach(handle, owner), spare=False, checked=False)
+
+    async def restore(self, snapshot: Snapshot, owner: SandboxOwner) -> LocalSandbox:
+        """Makes a sandbox that begins from a snapshot.
+
+        Raises:
+            what `check` and `SandboxProvider.restore` raise.
+        """
+        return await self._make("", lambda: self._provider.restore(snapshot, owner), spare=False)
 
     async def settle(self) -> None:
         """Until no place is held by a start whose caller is gone by now."""

@@ -33,7 +33,8 @@ class SandboxView:
     seen_attempt: int
     """The latest that was here."""
     state: str
-    """`attached`, `parked` (it waits for its next stage), `warm` (made ahead, for nobody yet), or `ending`."""
+    """`attached`, `parked` (it waits for its next stage), `warm` (made ahead, for nobody yet), `snapshot` (files kept to begin from), or
+    `ending`."""
     backend: str
     isolation: str
     image: str
@@ -101,6 +102,8 @@ def _state(job_id: str, state: FolderState, attachment: Attachment | None) -> st
         return "ending"
     if job_id == POOL_JOB:
         return "warm"
+    if state.is_snapshot:
+        return "snapshot"
     return "ending" if state.changed_by else "parked"
 
 

@@ -43,6 +43,7 @@ from workers.sandbox.errors import (
     SandboxStartError,
     SandboxTaken,
     SessionStartError,
+    SnapshotError,
     StaleAttempt,
 )
 
@@ -73,6 +74,7 @@ KINDS: dict[str, type[RollstreamError]] = {
     "gone": SandboxGone,
     "taken": SandboxTaken,
     "session_not_started": SessionStartError,
+    "snapshot": SnapshotError,
     "exec_timeout": ExecTimeout,
     "leak": SandboxLeak,
     "image": ImageError,

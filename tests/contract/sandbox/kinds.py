@@ -108,6 +108,12 @@ def no_apptainer() -> str:
     return _apptainer().why or no_image()
 
 
+def program_of(name: str) -> tuple[str, ...]:
+    """The program that builds the walls of a local kind, for a process that is not to try it again; nothing without walls."""
+    path = {"bubblewrap": lambda: _bwrap()[0], "apptainer": lambda: _apptainer().path}.get(name, lambda: None)()
+    return () if path is None else (str(path),)
+
+
 @cache
 def _apptainer() -> FoundApptainer:
     program = apptainer_program()

@@ -66,6 +66,7 @@ async def choose(settings: SandboxSettings, config: Path | None = None) -> Chose
         run_dir=settings.run,
         accept_untrusted=settings.accept_untrusted,
         redis_url=queue.redis_url,
+        network=settings.network,
     )
     if choice.backend is None:
         raise InvalidRequest(choice.why_none(), field="sandbox.backend")

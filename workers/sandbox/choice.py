@@ -23,6 +23,7 @@ from workers.sandbox.base import Probe
 from workers.sandbox.bubblewrap import BubblewrapBackend, find_bwrap
 from workers.sandbox.local import Backend, LocalSandboxes
 from workers.sandbox.local.folder import remove_tree
+from workers.sandbox.network import NetworkRules
 from workers.sandbox.process import ProcessBackend
 from workers.sandbox.spec import Isolation
 
@@ -56,7 +57,14 @@ class Choice:
 
 
 async def choose_backend(
-    wanted: str, *, scratch_dir: Path, run_dir: Path, accept_untrusted: bool = False, redis_url: str = "", every: bool = False
+    wanted: str,
+    *,
+    scratch_dir: Path,
+    run_dir: Path,
+    accept_untrusted: bool = False,
+    redis_url: str = "",
+    every: bool = False,
+    network: NetworkRules | None = None,
 ) -> Choice:
     """Tries what the setting `sandbox.backend` allows, in order, until one works.
 
@@ -64,6 +72,7 @@ async def choose_backend(
         scratch_dir, run_dir: where sandboxes and their sockets will be; probes leave nothing there.
         redis_url: the address that the node's workers were given; empty = they have a server of their own.
         every: try all backends, also behind the first that works: for a report.
+        network: where sandboxes of the class `isolated+network` may go; None = that class is not served.
 
     Raises:
         InvalidRequest: no such backend, or one that may not be used like this.
@@ -83,7 +92,7 @@ async def choose_backend(
     for name in (*names, *(other for other in BACKENDS if every and other not in names)):
         if chosen is not None and not every:
             break
-        backend, probes[name] = await _try(name, scratch_dir, run_dir, accept_untrusted=accept_untrusted)
+        backend, probes[name] = await _try(name, scratch_dir, run_dir, accept_untrusted=accept_untrusted, network=network)
         if chosen is None and name in names and probes[name].works:
             chosen = backend
     if chosen is not None and chosen.name == "process":
@@ -95,11 +104,13 @@ async def choose_backend(
     return Choice(wanted=wanted, backend=chosen, probes=probes)
 
 
-async def _try(name: str, scratch_dir: Path, run_dir: Path, *, accept_untrusted: bool) -> tuple[Backend | None, Probe]:
+async def _try(
+    name: str, scratch_dir: Path, run_dir: Path, *, accept_untrusted: bool, network: NetworkRules | None
+) -> tuple[Backend | None, Probe]:
     """Finds the backend's program, then makes, enters and ends one sandbox."""
     await asyncio.to_thread(make_private_folder, scratch_dir, "ROLLSTREAM_SCRATCH_DIR")
     await asyncio.to_thread(make_private_folder, run_dir)
-    backend, why = await asyncio.to_thread(_find, name, scratch_dir, accept_untrusted=accept_untrusted)
+    backend, why = await asyncio.to_thread(_find, name, scratch_dir, accept_untrusted=accept_untrusted, network=network)
     if backend is None:
         return None, Probe(backend=name, works=False, isolation=frozenset(), why=why)
     word = f"p{secrets.token_hex(2)}"  # short: sockets live below it
@@ -113,13 +124,13 @@ async def _try(name: str, scratch_dir: Path, run_dir: Path, *, accept_untrusted:
     return backend if probe.works else None, probe
 
 
-def _find(name: str, scratch_dir: Path, *, accept_untrusted: bool) -> tuple[Backend | None, str]:
+def _find(name: str, scratch_dir: Path, *, accept_untrusted: bool, network: NetworkRules | None) -> tuple[Backend | None, str]:
     if name == "process":
         return ProcessBackend(accept_untrusted=accept_untrusted), ""
     if name == "apptainer":
         apptainer = find_apptainer(scratch_dir)
         if apptainer.path is None:
             return None, apptainer.why
-        return ApptainerBackend(apptainer.path, own_configuration=apptainer.own_configuration), ""
+        return ApptainerBackend(apptainer.path, own_configuration=apptainer.own_configuration, network=network), ""
     bwrap = find_bwrap(scratch_dir)
-    return (BubblewrapBackend(bwrap.path), "") if bwrap.path is not None else (None, bwrap.why)
+    return (BubblewrapBackend(bwrap.path, network=network), "") if bwrap.path is not None else (None, bwrap.why)

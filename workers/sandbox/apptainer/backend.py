@@ -20,11 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workers.sandbox.errors import SandboxStartError
-from workers.sandbox.local.backend import GIVEN_INSIDE, SOCKETS_INSIDE, Place, Walls
+from workers.sandbox.local.backend import GIVEN_INSIDE, SOCKETS_INSIDE, Place, Walls, refuse_network, walled_classes
 from workers.sandbox.local.causes import ROOT_REFUSED
 from workers.sandbox.local.environment import INSIDE_PATH, LANG, MARK
 from workers.sandbox.local.holder.keeper import HOLD_FD, READY_FD
 from workers.sandbox.local.node_root import NodeRoot
+from workers.sandbox.network import NetworkRules
 from workers.sandbox.spec import Isolation, SandboxSpec
 
 HOST_NAME = "sandbox"
@@ -89,22 +90,24 @@ class ApptainerBackend:
     Args:
         program: Apptainer or Singularity, as `find_apptainer` found it.
         own_configuration: whether it takes a configuration of ours, which a setuid installation does not.
+        network: where sandboxes with a network may go; None = there are none.
     """
 
     name = "apptainer"
-    isolation = frozenset({Isolation.NONE, Isolation.ISOLATED})
-
-    def __init__(self, program: Path, *, own_configuration: bool = True) -> None:
+    def __init__(self, program: Path, *, own_configuration: bool = True, network: NetworkRules | None = None) -> None:
         self._program = program
         self._own_configuration = own_configuration
+        self.network = network
         self._node_root = NodeRoot()
+
+    @property
+    def isolation(self) -> frozenset[Isolation]:
+        return walled_classes(self.network)
 
     def refuse(self, spec: SandboxSpec) -> str:
         if os.geteuid() == 0:
             return ROOT_REFUSED
-        if spec.isolation not in self.isolation:
-            return f"the task asks for isolation {spec.isolation.value!r}, which this backend does not serve: use another"
-        return ""
+        return refuse_network(spec, self.network)
 
     def command(self, place: Place, spec: SandboxSpec, image: Path | None, pid1: Sequence[str]) -> Walls | None:
         for path in (place.folder, place.given, place.sockets):

@@ -11,11 +11,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.sandbox.local.backend import GIVEN_INSIDE, SOCKETS_INSIDE, Place, Walls
+from workers.sandbox.local.backend import GIVEN_INSIDE, SOCKETS_INSIDE, Place, Walls, refuse_network, walled_classes
 from workers.sandbox.local.causes import ROOT_REFUSED
 from workers.sandbox.local.environment import INSIDE_PATH, LANG, MARK
 from workers.sandbox.local.kernel_surface import seccomp_filter
 from workers.sandbox.local.node_root import NodeRoot
+from workers.sandbox.network import NetworkRules
 from workers.sandbox.spec import Isolation, SandboxSpec
 
 SECCOMP_FD = 62
@@ -27,21 +28,23 @@ class BubblewrapBackend:
 
     Args:
         bwrap: the program, 0.11 or later (overlays), as `find_bwrap` found it.
+        network: where sandboxes with a network may go; None = there are none.
     """
 
     name = "bubblewrap"
-    isolation = frozenset({Isolation.NONE, Isolation.ISOLATED})
-
-    def __init__(self, bwrap: Path) -> None:
+    def __init__(self, bwrap: Path, *, network: NetworkRules | None = None) -> None:
         self._bwrap = bwrap
+        self.network = network
         self._node_root = NodeRoot()
+
+    @property
+    def isolation(self) -> frozenset[Isolation]:
+        return walled_classes(self.network)
 
     def refuse(self, spec: SandboxSpec) -> str:
         if os.geteuid() == 0:
             return ROOT_REFUSED
-        if spec.isolation not in self.isolation:
-            return f"the task asks for isolation {spec.isolation.value!r}, which this backend does not serve: use another"
-        return ""
+        return refuse_network(spec, self.network)
 
     def command(self, place: Place, spec: SandboxSpec, image: Path | None, pid1: Sequence[str]) -> Walls | None:
         node = self._node_root if image is None else None

@@ -11,12 +11,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from workers.sandbox.network import NetworkRules
 from workers.sandbox.spec import Isolation, SandboxSpec
 
 GIVEN_INSIDE = "/run/rollstream/given"
 SOCKETS_INSIDE = "/run/rollstream/sockets"
 MOUNT_POINTS = ("/proc", "/dev", "/tmp", "/var/tmp", GIVEN_INSIDE, SOCKETS_INSIDE)
 """What every backend mounts over the root; real folders in the upper layer by the time its command runs."""
+
+
+def walled_classes(network: NetworkRules | None) -> frozenset[Isolation]:
+    """What a backend with walls serves; a way out of them only where somebody has said where it may lead."""
+    return frozenset({Isolation.NONE, Isolation.ISOLATED} if network is None else Isolation)
+
+
+def refuse_network(spec: SandboxSpec, network: NetworkRules | None) -> str:
+    """Why a backend with walls cannot serve the class a spec asks for; empty when it can."""
+    if spec.isolation in walled_classes(network):
+        return ""
+    setting = "the setting sandbox.network_allow (ROLLSTREAM_SANDBOX_NETWORK_ALLOW=pypi.org:443,...)"
+    return f"the task asks for isolation {spec.isolation.value!r}, and this node lets no sandbox out: {setting} lists what may be reached"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +95,10 @@ class Backend(Protocol):
     @property
     def isolation(self) -> frozenset[Isolation]:
         """The classes it serves on this node."""
+
+    @property
+    def network(self) -> NetworkRules | None:
+        """Where a sandbox of the class `isolated+network` may go; None = that class is not served."""
 
     def refuse(self, spec: SandboxSpec) -> str:
         """Why this spec cannot be served here; empty when it can."""

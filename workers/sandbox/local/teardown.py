@@ -1,7 +1,8 @@
 """Ends sandboxes from outside: what the process that had them can no longer do itself.
 
 A sandbox is down when its holder has ended (which means all its descendants have), when nothing is left that the holder recorded or
-that carries the sandbox's mark, when nothing is mounted below its folder, and when its folders are gone. Processes are found by identity
+that carries the sandbox's mark or is in its control groups, when nothing is mounted below its folder, and when its folders are gone.
+Processes are found by identity
 and mark, never by their names. With walls the keeper is among what the holder recorded, and a keeper that has ended is a PID namespace that
 is empty: the kernel lets a PID 1 end last.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from workers.sandbox.errors import SandboxError, SandboxGone, SandboxLeak
 from workers.sandbox.local.environment import MARK
 from workers.sandbox.local.folder import NEW_PREFIX, TRASH_PREFIX, SandboxFolder, remove_tree, sandbox_paths
+from workers.sandbox.local.groups import end_groups_of
 from workers.sandbox.local.identity import (
     ProcessIdentity,
     identify,
@@ -83,6 +85,7 @@ def tear_down_now(folder: SandboxFolder) -> None:
         folder.change_state(ended=True)
         _end_holder(folder)
     end_survivors(folder)
+    end_groups_of(folder.path)
     check_unmounted(folder)
     folder.remove()
 

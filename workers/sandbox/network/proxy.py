@@ -83,6 +83,12 @@ class AllowListProxy:
         self._told: set[tuple[str, int]] = set()
         self.sent_bytes = self.received_bytes = 0
         """From and to the sandbox."""
+        self.refused = 0
+        """Requests that the rules did not allow."""
+
+    def used_bytes(self) -> int:
+        """Both ways."""
+        return self.sent_bytes + self.received_bytes
 
     async def serve(self, listener: socket.socket) -> None:
         """Begins to serve; the socket is ours from here on."""
@@ -194,6 +200,7 @@ class AllowListProxy:
 
     def _note_refused(self, request: ProxyRequest, why: str) -> None:
         where = (request.host, request.port)
+        self.refused += 1
         log.warning("sandbox_network_refused", sandbox_id=self._sandbox_id, host=request.host, port=request.port)
         if where not in self._told and len(self._told) < MOST_CONNECTIONS:
             self._told.add(where)

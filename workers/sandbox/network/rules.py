@@ -5,15 +5,18 @@
     10.1.2.3:8080  10.0.0.0/8  [fd00::1]:443    addresses
 
 1. A host is allowed by its name, and then by where the name leads: an address that is not of the public internet (loopback, private,
-   link-local, multicast) is refused unless the list has that very address or its network. So a name cannot be turned on our own Redis.
+   link-local, multicast) or that is this node's own is refused unless the list has that very address or its network. So a name cannot be
+   turned on our own Redis, nor on what a cloud tells its machines (169.254.169.254).
 2. An address that carries another (IPv4 in IPv6, NAT64, 6to4) is judged as the one it carries.
 3. Names are resolved here, once; the connection goes to the address that was judged.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -25,6 +28,8 @@ DEFAULT_PORTS = frozenset({80, 443})
 LABELS = re.compile(r"(?:\*\.)?(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 LONGEST_NAME = 253
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+NOT_PUBLIC = (ipaddress.IPv6Network("fec0::/10"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+"""Site-local addresses, and a site's own NAT64: some versions of Python count them among the public ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +104,10 @@ class NetworkRules:
             return ""
         if not by_name:
             return f"{address}:{port} is not on the list of addresses this sandbox may reach"
-        if not address.is_global or address.is_multicast:
+        if not address.is_global or address.is_multicast or any(address in network for network in NOT_PUBLIC):
             return f"it leads to {address}, which is not of the public internet and not on the list"
+        if is_own(address):
+            return f"it leads to {address}, which is this node itself and not on the list"
         return ""
 
 
@@ -110,6 +117,15 @@ def read_address(host: str) -> Address | None:
         return ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
         return None
+
+
+def is_own(address: Address) -> bool:
+    """Whether an address is one of this node's: only those can be bound."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind((str(address), 0))
+        return True
+    return False
 
 
 def carried(address: Address) -> Address:

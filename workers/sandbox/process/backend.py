@@ -23,6 +23,7 @@ class ProcessBackend:
 
     name = "process"
     isolation = frozenset({Isolation.NONE})
+    network = None
 
     def __init__(self, *, accept_untrusted: bool = False) -> None:
         self._accept_untrusted = accept_untrusted

@@ -17,6 +17,7 @@ from pipeline.settings import QueueSettings
 from pipeline.testing import QueueAudit, a_template, a_trajectory, wait_until
 from workers.agent.trajectory import SegmentDelta, TurnDelta
 from workers.handlers.base import Ended, Environment, EvalContext, RunContext, StageContext, TaskHandler
+from workers.sandbox.service import RemoteSandboxes
 from workers.settings import WorkerSettings
 from workers.worker import serve
 
@@ -127,7 +128,14 @@ class Fleet:
         return [unit.id for unit in units]
 
     def start(
-        self, *stages: Stage, play: TaskHandler | None = None, node: str = "n1", slots: int = 4, grace_s: float = 1.0, adaptive: bool = True
+        self,
+        *stages: Stage,
+        play: TaskHandler | None = None,
+        node: str = "n1",
+        slots: int = 4,
+        grace_s: float = 1.0,
+        adaptive: bool = True,
+        sandboxes: RemoteSandboxes | None = None,
     ) -> list[Shutdown]:
         """A worker of each stage; without a name, of all three. How to end them."""
         started = []
@@ -137,7 +145,7 @@ class Fleet:
             )
             shutdown = Shutdown()
             task = asyncio.create_task(
-                serve(self.settings, worker, shutdown, handlers={TASK: lambda: play or Play()}), name=f"{stage}-{node}"
+                serve(self.settings, worker, shutdown, handlers={TASK: lambda: play or Play()}, sandboxes=sandboxes), name=f"{stage}-{node}"
             )
             self.workers.append((shutdown, task))
             started.append(shutdown)

@@ -180,7 +180,11 @@ class Watchdog:
         limit = watch.watched.limits.sandbox_memory_bytes
         if not is_near(watch.memory_bytes, limit):
             return
-        weighed = [Weighed(process, _weight(process)) for process in watch.inside if not process.is_ended]
+        here = [process for process in watch.inside if not process.is_ended]
+        used = sum(_weight(process, SMALL_BYTES) for process in here)
+        if used <= limit:
+            return
+        weighed = [Weighed(process, _weight(process)) for process in here]  # what many small ones share would end somebody now
         used = sum(one.bytes for one in weighed)
         over = f"memory: the sandbox used {size_text(used)} of its {size_text(limit)}"
         for one in verdicts.too_heavy(weighed, limit):
@@ -257,8 +261,9 @@ class Watchdog:
         state.is_over = over
 
 
-def _weight(process: Process) -> int:
-    if process.rss_bytes < SMALL_BYTES:
+def _weight(process: Process, small_bytes: int = 0) -> int:
+    """What it takes by itself; one with less than `small_bytes` is not asked how much of that it shares."""
+    if process.rss_bytes < small_bytes:
         return process.rss_bytes
     share = own_share_bytes(process.pid)
     return process.rss_bytes if share is None else share

@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -101,7 +101,17 @@ def pack(path: Path, stream: IO[bytes], max_bytes: int) -> None:
             archive.add(path, arcname=path.name, filter=admit)
 
 
-def unpack(stream: IO[bytes], folder: Path, max_bytes: int) -> None:
+def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """One member by the `data` filter."""
+    try:
+        archive.extract(member, folder, filter="data")
+    except tarfile.FilterError as error:
+        raise TreeError("outside", str(error)) from error
+
+
+def unpack(
+    stream: IO[bytes], folder: Path, max_bytes: int, *, extract: Callable[[tarfile.TarFile, tarfile.TarInfo, Path], None] = extract
+) -> None:
     """Extracts below a folder, which is made when missing. Bounds are checked before each member, so what came before a breach stays."""
     total = members = 0
     with _troubles():
@@ -112,9 +122,7 @@ def unpack(stream: IO[bytes], folder: Path, max_bytes: int) -> None:
                     total += member.size
                     members += 1
                     _check_bounds(total, max_bytes, members)
-                    archive.extract(member, folder, filter="data")
-        except tarfile.FilterError as error:
-            raise TreeError("outside", str(error)) from error
+                    extract(archive, member, folder)
         except tarfile.TarError as error:
             raise TreeError("bad_archive", str(error)) from error
 

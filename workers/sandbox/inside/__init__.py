@@ -2,6 +2,6 @@
 
 from workers.sandbox.inside.bundle import Bundle, server_bundle
 from workers.sandbox.inside.files import InsideFiles
-from workers.sandbox.inside.launcher import InsideLauncher, ServerBoot
+from workers.sandbox.inside.launcher import NEEDS_PYTHON, InsideLauncher, ServerBoot, is_without_python
 
-__all__ = ["Bundle", "InsideFiles", "InsideLauncher", "ServerBoot", "server_bundle"]
+__all__ = ["NEEDS_PYTHON", "Bundle", "InsideFiles", "InsideLauncher", "ServerBoot", "is_without_python", "server_bundle"]

@@ -1,7 +1,7 @@
 """The worker's side of an execution server: one connection, requests by number, and no trust in what comes back. ADR 20 tells the protocol.
 
-1. What comes from inside is data: bounded, of a known kind, an answer to what was asked and is open. Anything else ends the sandbox, and everybody
-   who waits gets `SandboxGone` that says what came. Descriptors that are sent along are never taken.
+1. What comes from inside is data: bounded, of a known kind, an answer to what was asked and is open. Anything else ends the sandbox, and
+   everybody who waits gets `SandboxGone` that says what came. Descriptors that are sent along are never taken.
 2. A request that was sent is answered, or its end is the sandbox's: there is a limit on its silence.
 3. A caller who is cancelled between request and answer leaves nothing: the request is killed by its number, whatever comes of it.
 4. Not more than `WINDOW` starts are unanswered at a time, so what lies in a socket that nobody reads is bounded too.
@@ -67,13 +67,23 @@ class ServerConnection:
     Args:
         control: connected.
         on_broken: told once, why the connection is of no use any more; the sandbox is to be ended then.
+        is_ending: whether the sandbox is being ended: then what ends in it is of that end, and of no command.
         answer_s: the longest silence after a request.
     """
 
-    def __init__(self, sandbox_id: str, control: socket.socket, on_broken: Callable[[str], None], *, answer_s: float = ANSWER_S) -> None:
+    def __init__(
+        self,
+        sandbox_id: str,
+        control: socket.socket,
+        on_broken: Callable[[str], None],
+        is_ending: Callable[[], bool] = lambda: False,
+        *,
+        answer_s: float = ANSWER_S,
+    ) -> None:
         self._sandbox_id = sandbox_id
         self._control = control
         self._on_broken = on_broken
+        self._is_ending = is_ending
         self._answer_s = answer_s
         self._loop = asyncio.get_running_loop()
         self._greeted: asyncio.Future[None] = self._loop.create_future()
@@ -197,6 +207,9 @@ class ServerConnection:
             return
         except OSError:
             data = b""
+        if not data and self._is_ending():  # whoever ends it says when and why
+            self._loop.remove_reader(self._control.fileno())
+            return
         if not data:
             self.close("its execution server ended" + (" in the middle of an answer" if self._decoder.is_partial else ""))
             return
@@ -218,6 +231,8 @@ class ServerConnection:
             raise frames.FrameError(f"an answer of kind {kind} to {number}, which nobody waits for")
         if kind == frames.STARTED:
             asked.answer.set_result(value)
+            return
+        if kind == frames.ENDED and self._is_ending():
             return
         del self._asked[number]
         if kind == frames.FAILED:

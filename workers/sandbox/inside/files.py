@@ -1,7 +1,7 @@
-"""Files of a sandbox that nobody enters: a process in it works on them, and none of its answers is trusted. Operations block, each in its thread.
+"""Files of a sandbox that nobody enters: a process in it works on them, and none of its answers is trusted. Blocks; for threads.
 
-1. An operation has a socket of its own, one end of which is sent in. What comes on it is frames of at most 64 KiB, in all not more than was
-   asked for; what is no such frame ends the sandbox.
+1. An operation has a socket of its own, one end of which is sent in. What comes on it is frames of at most 64 KiB, in all not more than
+   was asked for; what is no such frame ends the sandbox.
 2. A socket on which nothing moves for `STILL_S` ends its operation, and the process inside is killed: the guest can stop it.
 """
 
@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, cast, get_args
 
 from workers.sandbox.errors import FileTrouble, SandboxError, SandboxFileError
@@ -75,7 +75,7 @@ class InsideFiles:
         give: Callable[[], bytes] | None = None,
         take: Callable[[bytes], Any] | None = None,
         bound: int = 0,
-    ) -> list[tuple[str, str, int]]:
+    ) -> Sequence[tuple[str, str, int]]:
         """One operation; returns the names of a listing.
 
         Args:

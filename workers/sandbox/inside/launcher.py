@@ -17,16 +17,27 @@ import struct
 import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from workers.sandbox.errors import SandboxError, SandboxGone, SandboxStartError
 from workers.sandbox.inside.bundle import server_bundle
 from workers.sandbox.inside.connection import InsideProcess, ServerConnection
 from workers.sandbox.inside.guest.frames import TOKEN_BYTES
 from workers.sandbox.launcher import KillScope, LaunchedProcess, SharedFolder
-from workers.sandbox.local.holder_client import Holder
 from workers.sandbox.spec import Limits
 
+if TYPE_CHECKING:
+    from workers.sandbox.local.holder_client import Holder
+
+NEEDS_PYTHON = (
+    "its execution server needs python3, 3.8 or later, in the image: use an image that has it, or sandbox.entry = outside, which needs none"
+)
 TIOCGSID = getattr(termios, "TIOCGSID", 0x5429)
+
+
+def is_without_python(why: str) -> bool:
+    """Whether walls do not stand because nothing runs our program; `why` is what their command said."""
+    return "needs Python 3.8" in why or ("python3" in why and ("No such file" in why or "not found" in why))
 
 
 class ServerBoot:
@@ -46,9 +57,9 @@ class ServerBoot:
         with sockets.opened() as folder:
             os.fchmod(folder, 0o700)  # an earlier attachment may have closed it
 
-    def argv(self, python: str, workdir: str) -> list[str]:
-        """The command line of PID 1."""
-        return [python, "-I", "-S", self._program, workdir, self._name]
+    def argv(self, python: Sequence[str], workdir: str) -> list[str]:
+        """The command line of PID 1, which begins with `python`."""
+        return [*python, "-I", "-S", self._program, workdir, self._name]
 
     def connect(self) -> socket.socket:
         """To the very socket that was looked at, and through no link: what lies in that folder may be of an earlier attachment's making.
@@ -77,11 +88,13 @@ class InsideLauncher:
     def __init__(self, sandbox_id: str, holder: Holder, control: socket.socket) -> None:
         self._holder = holder
         self.gone = holder.gone
-        self.connection = ServerConnection(sandbox_id, control, self._end)
+        self.connection = ServerConnection(sandbox_id, control, self._end, lambda: holder.is_ending)
         holder.gone.add_done_callback(lambda gone: self.connection.close(gone.result()))
 
     @classmethod
-    async def connect(cls, sandbox_id: str, backend: str, holder: Holder, boot: ServerBoot, limits: Limits, seccomp: bytes) -> InsideLauncher:
+    async def connect(
+        cls, sandbox_id: str, backend: str, holder: Holder, boot: ServerBoot, limits: Limits, seccomp: bytes
+    ) -> InsideLauncher:
         """Takes the one connection that the server of these walls will ever have.
 
         Raises:

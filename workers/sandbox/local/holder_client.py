@@ -70,6 +70,9 @@ class Holder:
         """The files by which what is started joins the sandbox's control groups."""
         self.bounds: frozenset[str] = frozenset()
         """What the kernel bounds of the sandbox as a whole, once its walls stand (`holder/bounding.py`)."""
+        self.is_ending = False
+        """Whether its end was ordered."""
+        self._why = ""
         self._walls_ended = False
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._next_id = 0
@@ -155,11 +158,13 @@ class Holder:
     def identity(self) -> ProcessIdentity | None:
         return identify(self._process.pid)
 
-    async def boot(self, walls: Walls, seccomp: bytes) -> None:
+    async def boot(self, walls: Walls, seccomp: bytes, *, told: bytes = b"", entered: bool = True) -> None:
         """Builds the walls; what is spawned afterwards is spawned behind them.
 
         Args:
             seccomp: the filter of what enters; empty = none.
+            told: what PID 1 is told through the socket it lives by.
+            entered: whether they will be; else PID 1 starts what runs behind them.
 
         Raises:
             OSError: they do not stand; says what their command said.
@@ -171,6 +176,7 @@ class Holder:
                 os.write(given[place], content)
                 os.lseek(given[place], 0, os.SEEK_SET)
             frame = {"op": "boot", "argv": list(walls.argv), "env": dict(walls.env), "seccomp": seccomp.hex(), "timeout_s": BOOT_TIMEOUT_S}
+            frame |= {"told": told.hex(), "entered": entered}
             process, _ = await self._request(frame, given)
         finally:
             for number in given.values():
@@ -202,7 +208,14 @@ class Holder:
 
     def begin_end(self, grace_s: float) -> None:
         """Orders the end of everything, the holder last."""
+        self.is_ending = True
         self._post({"op": "stop", "grace_s": grace_s})
+
+    def end_because(self, why: str) -> None:
+        """Orders the end at once; `gone` says why, unless it has ended by itself."""
+        if not self.is_ending:
+            self._why = why
+            self.begin_end(0.0)
 
     async def wait_ended(self) -> None:
         """Returns when the holder has ended, and so everything under it."""
@@ -339,7 +352,7 @@ class Holder:
         self._loop.remove_reader(self._control.fileno())
         self._loop.remove_writer(self._control.fileno())
         self._control.close()
-        self.gone.set_result(why)
+        self.gone.set_result(self._why or why)
         self._reaping = self._loop.run_in_executor(None, self._reap)
         for _, descriptors in self._outgoing:
             for number in descriptors:

@@ -1,7 +1,7 @@
 """What the execution server started: on its way to become a program, running, ended; and how each is signalled.
 
 1. A request is answered STARTED or FAILED once, then ENDED once; a child that ends before it was heard of is heard first.
-2. Nothing here waits. A child tells through a pipe that closes as its program starts, and one that is held up is killed when its time is up.
+2. Nothing here waits. A child tells through a pipe that closes as its program starts; one that is held up is killed when its time is up.
 3. A number of a process is signalled while it is the one that was started, or while its session lives on without it.
 """
 
@@ -217,7 +217,7 @@ class Children:
         for child in [each for each in self._by_pipe.values() if each.deadline <= now]:
             _signal(child.pid, signal.SIGKILL)
             self._close_pipe(child)
-            why = "who is to become the program was held up for %g s: something inside stops it" % START_S
+            why = f"who is to become the program was held up for {START_S:g} s: something inside stops it"
             self._fail(child.number, OSError(errno.ETIMEDOUT, why))
             self._forget(child)
         self._hunts = [hunt for hunt in self._hunts if hunt.due > now or self._look(hunt, now)]

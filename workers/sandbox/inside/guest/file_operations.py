@@ -1,7 +1,7 @@
 """One operation on the files of the sandbox, in a process of its own and on a socket of its own.
 
-What is written or uploaded comes as plain bytes to their end. Answers are frames: DATA, a piece of content; ENTRIES, some names of a folder as
-JSON; DONE, as JSON, the last: {} or {"trouble", "detail"} or {"failed"}.
+What is written or uploaded comes as plain bytes to their end. Answers are frames: DATA, a piece of content; ENTRIES, some names of a folder
+as JSON; DONE, as JSON, the last: {} or {"trouble", "detail"} or {"failed"}.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from workers.sandbox import file_tree
-from workers.sandbox.inside.guest import frames
+from workers.sandbox.inside.guest import extraction, frames
 
 DATA, ENTRIES, DONE = 33, 34, 35
+EXTRACT = file_tree.extract if hasattr(tarfile, "data_filter") else extraction.extract
 PIECE_BYTES = 256 * 1024
 ENTRIES_A_FRAME = 100
 """A name has at most 255 bytes, twice as many digits, and some more for its kind and size."""
@@ -42,7 +43,7 @@ class Pieces:
 def operate(request: Mapping[str, Any], folder: str, connection: socket.socket) -> None:
     """From the request to its answer. A link on the way to a path means what it means here."""
     pieces = Pieces(connection)
-    incoming = connection.makefile("rb", buffering=PIECE_BYTES)
+    incoming = cast("IO[bytes]", connection.makefile("rb", buffering=PIECE_BYTES))
     try:
         answer = _do(request, Path(folder) / os.fsdecode(bytes.fromhex(request["path"])), incoming, pieces)
     except file_tree.TreeError as error:
@@ -67,9 +68,7 @@ def _do(request: Mapping[str, Any], path: Path, incoming: IO[bytes], pieces: Pie
         for at in range(0, len(listed), ENTRIES_A_FRAME):
             pieces.frame(ENTRIES, json.dumps(listed[at : at + ENTRIES_A_FRAME]).encode())
     elif operation == "upload":
-        if not hasattr(tarfile, "data_filter"):
-            return {"failed": "this Python unpacks no archive safely: 3.8.17, 3.9.17, 3.10.12, 3.11.4 or later of these does"}
-        file_tree.unpack(incoming, path, request["max_bytes"])
+        file_tree.unpack(incoming, path, request["max_bytes"], extract=EXTRACT)
     else:
         file_tree.pack(path, cast("IO[bytes]", pieces), request["max_bytes"])
     return {}

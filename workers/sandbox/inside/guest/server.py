@@ -1,7 +1,7 @@
 """PID 1 of a sandbox that nobody enters: `python3 -I -S HASH.pyz WORKDIR NAME`. ADR 20 tells the protocol and what a guest may try.
 
-1. It does what the keeper does (`local/holder/keeper.py`): one byte when the walls stand, lives until the hold socket closes, reaps orphans,
-   hears no signal from inside.
+1. It does what the keeper does (`local/holder/keeper.py`): one byte when the walls stand, lives until the hold socket closes, reaps
+   orphans, hears no signal from inside.
 2. One connection, ever. Nothing of the guest runs before it is there and has shown the token.
 3. Everything is loaded before the guest runs, and nothing afterwards: the files on any path are the guest's.
 4. Nobody inside can look into it: it is not dumpable, nor is what it forks until the kernel makes that another program.
@@ -107,13 +107,13 @@ class Server:
         elif kind in (frames.PART, frames.ASK):
             self._request += content
             if len(self._request) > frames.MAX_REQUEST_BYTES:
-                raise frames.FrameError("a request of %d bytes" % len(self._request))
+                raise frames.FrameError(f"a request of {len(self._request):,} bytes")
             if kind == frames.ASK:
                 request = json.loads(self._request)
                 self._request.clear()
                 self._do(number, request)
         else:
-            raise frames.FrameError("a frame of kind %d" % kind)
+            raise frames.FrameError(f"a frame of kind {kind}")
 
     def _greet(self, kind: int, content: bytes) -> None:
         if kind != frames.HELLO or content[: frames.TOKEN_BYTES] != self._token:  # there is one try, so no time to be measured
@@ -121,7 +121,7 @@ class Server:
         told = json.loads(content[frames.TOKEN_BYTES :])
         self._children.limits, self._children.seccomp = told["limits"], bytes.fromhex(told["seccomp"])
         self._is_greeted = True
-        self._send(frames.reply(frames.READY, 0, frames.VERSION, "Python %d.%d.%d" % sys.version_info[:3]))
+        self._send(frames.reply(frames.READY, 0, frames.VERSION, f"Python {sys.version.split()[0]}"))
 
     def _do(self, number: int, request: dict[str, Any]) -> None:
         places = request["fds"]
@@ -179,7 +179,8 @@ def _get_ready(folder: str, path: str) -> tuple[socket.socket, socket.socket, by
         os.set_inheritable(descriptor, False)
     hold = socket.socket(fileno=HOLD_FD)
     token = _read_exactly(hold, frames.TOKEN_BYTES)
-    os.makedirs(folder, exist_ok=True)
+    with contextlib.suppress(OSError):  # an earlier attachment put something else there: commands that start there say so
+        os.makedirs(folder, exist_ok=True)
     for codec in CODECS:
         codecs.lookup(codec)
     becoming.prctl(becoming.PR_SET_NAME, NAME)

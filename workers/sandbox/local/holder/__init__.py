@@ -12,13 +12,15 @@
    children file and by the mark in their environment. With walls the keeper sees us go, and the kernel ends its whole PID namespace.
 5. With walls (`boot`) what is started afterwards is started inside: a child of ours enters the keeper's namespaces (`entering.py`), and
    leaves a child there which becomes the program. Numbers of processes are ours, not the sandbox's. When PID 1 ends, so do we.
+   Where nobody enters (`entered` is false) PID 1 is the execution server of ADR 20: it starts what runs inside, and is told (`told`,
+   through the socket it lives by) what shows it its worker.
 
 One thread, standard library, and `ptyprocess` for terminals where there are no walls. Nothing of Rollstream is imported outside of this
 folder, which the process loads as the package `holder`: so its imports are relative, and each costs the start of every sandbox.
 Without /proc (macOS) there is no subreaper: process groups are killed, and a daemon that left its group escapes.
 
 Frames both ways: length (4 bytes, big endian), JSON; descriptors travel beside the first byte of their frame.
-    {"op": "boot", "id", "argv", "env", "fds": [numbers], "seccomp": hex, "timeout_s", "limits": {...}}
+    {"op": "boot", "id", "argv", "env", "fds": [numbers], "seccomp": hex, "timeout_s", "limits": {...}, "told": hex, "entered": bool}
                                        -> {"id", "pid": of PID 1, "fds": 0, "bounds": [of `bounding.py`]} or {"id", "errno", "error"}
     {"op": "spawn"|"pty", "id", "argv", "env", "cwd", "fds": [numbers], "limits": {...}, "groups": [files], "rows", "columns",
      "outside": bool}

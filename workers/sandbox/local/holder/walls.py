@@ -25,14 +25,25 @@ SAID_BYTES = 4000
 class Walls:
     """What stands between the sandbox and us, once it stands."""
 
-    def __init__(self, launcher: int, keeper_pid: int, hold: socket.socket, seccomp: bytes) -> None:
+    def __init__(self, launcher: int, keeper_pid: int, hold: socket.socket, seccomp: bytes, *, entered: bool) -> None:
         self._launcher = launcher
         self.keeper = Process(keeper_pid)
         self._hold = hold
         self.seccomp = seccomp
-        self.namespaces = entering.Namespaces(keeper_pid)
+        self._namespaces = entering.Namespaces(keeper_pid) if entered else None
         self.bounds: list[str] = []
         """What the kernel bounds of the whole sandbox (`bounding.py`)."""
+
+    @property
+    def namespaces(self) -> entering.Namespaces:
+        """What is joined to enter.
+
+        Raises:
+            OSError: nobody enters: PID 1 starts what runs here.
+        """
+        if self._namespaces is None:
+            raise OSError(errno.EPERM, "nobody enters this sandbox")
+        return self._namespaces
 
     def stand_on(self, pid: int) -> bool:
         """Whether that process is one that they end with."""
@@ -70,9 +81,12 @@ def build(request: dict[str, Any], given: Sequence[int], line: WorkerLine, child
     null = os.open(os.devnull, os.O_RDONLY)
     places = dict(zip(request["fds"], given, strict=True))
     places |= {0: null, 1: said, 2: said, keeper.READY_FD: theirs_ready, keeper.HOLD_FD: theirs_hold.fileno()}
+    hold.sendall(bytes.fromhex(request["told"]))
     parent = os.getpid()
 
     def prepared() -> None:
+        if not request["entered"]:  # PID 1 starts what runs for the sandbox
+            becoming.join_groups(request["groups"])
         becoming.follow(parent)
         becoming.default_signals()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -88,8 +102,9 @@ def build(request: dict[str, Any], given: Sequence[int], line: WorkerLine, child
         if not pid:
             said_text = os.pread(said, SAID_BYTES, max(0, os.fstat(said).st_size - SAID_BYTES)).decode("utf-8", "replace").strip()
             raise OSError(errno.EIO, f"{problem or 'no PID 1 below it'}" + (f": {said_text}" if said_text else ""))
-        children.walls = Walls(launcher, pid, hold, bytes.fromhex(request["seccomp"]))
-        children.walls.bounds = bound(children.walls.namespaces, request["limits"]["processes"])
+        children.walls = Walls(launcher, pid, hold, bytes.fromhex(request["seccomp"]), entered=request["entered"])
+        if request["entered"]:
+            children.walls.bounds = bound(children.walls.namespaces, request["limits"]["processes"])
         # daemons of FUSE: they outlive the command, and carry no mark
         for helper in descendants.below(launcher, descendants.process_table()):
             if helper.pid != pid:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Pause:
@@ -43,3 +46,13 @@ class Pause:
         async with self._held:
             await self._none_under_way.wait()
             yield
+
+
+async def to_its_end(work: Callable[[], T]) -> T:
+    """Runs it in a thread; who is cancelled meanwhile waits for its end first."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise

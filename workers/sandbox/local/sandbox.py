@@ -31,7 +31,7 @@ from workers.sandbox.local.freeze import Freeze, NotFrozenError
 from workers.sandbox.local.groups import end_groups_of
 from workers.sandbox.local.holder_client import Holder
 from workers.sandbox.local.identity import LINUX, ProcessIdentity
-from workers.sandbox.local.pause import Pause
+from workers.sandbox.local.pause import Pause, to_its_end
 from workers.sandbox.local.snapshots import Snapshots
 from workers.sandbox.local.teardown import check_unmounted, end_survivors, survivors
 from workers.sandbox.local.with_notices import WatchedKernel, WatchedShell
@@ -294,12 +294,12 @@ class LocalSandbox:
             self.check_open()
             freeze = Freeze(holder.pid if holder is not None else 0, self.keeper.pid if self.keeper else 0)
             try:
-                await _to_its_end(freeze.stop)
+                await to_its_end(freeze.stop)
                 return await self._snapshots.take(self._folder, self._attempt, self.check_open)
             except NotFrozenError as error:
                 raise SnapshotError(self._folder.sandbox_id, str(error), retryable=True) from error
             finally:
-                await _to_its_end(freeze.let_go)
+                await to_its_end(freeze.let_go)
 
     async def _change_files(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `_in_thread`, for work that changes files: no snapshot is taken before the thread is done, cancelled or not."""
@@ -386,16 +386,6 @@ class _ChangeNotingLauncher:
         await self._sandbox.note_change()
         async with self._sandbox.pause.change():
             return await self._starter.spawn_pty(argv, env=env, cwd=cwd, rows=rows, columns=columns, fds=fds)
-
-
-async def _to_its_end(work: Callable[[], None]) -> None:
-    """Runs it in a thread; who is cancelled meanwhile waits for its end first."""
-    working = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        await asyncio.shield(working)
-    except asyncio.CancelledError:
-        await asyncio.wait([working])
-        raise
 
 
 def _check_name(name: str) -> None:

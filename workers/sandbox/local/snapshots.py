@@ -30,6 +30,7 @@ from weakref import WeakValueDictionary
 
 from workers.sandbox.errors import SandboxGone, SandboxRefused, SnapshotError, StaleAttempt
 from workers.sandbox.local.folder import NEW_PREFIX, FolderState, SandboxFolder, job_prefix, remove_tree, sandbox_paths, write_json
+from workers.sandbox.local.pause import to_its_end
 from workers.sandbox.local.tree_copier import Copied, CopyError, copy_layers
 from workers.sandbox.spec import Limits, SandboxOwner, Snapshot
 
@@ -71,13 +72,13 @@ class Snapshots:
             taken = _Unnamed(self._scratch, folder, attempt)
             try:
                 spec, _ = await asyncio.to_thread(folder.wishes)
-                await asyncio.to_thread(taken.make)
+                await to_its_end(taken.make)
                 room = await asyncio.to_thread(self._room, job_id, spec.limits)
                 copied = await self._copy("take", folder, taken.path, room)
                 check()
-                return await asyncio.to_thread(taken.name_it, copied)
+                return await to_its_end(partial(taken.name_it, copied))
             except BaseException:
-                await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(remove_tree, taken.path)))
+                await to_its_end(taken.undo)
                 raise
 
     def open(self, snapshot: Snapshot, owner: SandboxOwner) -> SandboxFolder:
@@ -177,6 +178,12 @@ class _Unnamed:
             self.path.rename(self._named)
         record = self._source.record
         return Snapshot(backend=record.backend, node=record.node, snapshot_id=self._id, folder=str(self._named), token=self._token)
+
+    def undo(self) -> None:
+        """Removes it, named or not."""
+        with contextlib.suppress(FileNotFoundError):
+            self._named.rename(self.path)
+        remove_tree(self.path)
 
 
 def _check_there(folder: SandboxFolder) -> None:

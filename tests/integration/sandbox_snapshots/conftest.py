@@ -1,0 +1,43 @@
+"""Sandboxes without walls and with those that are cheapest to build, by the kinds of the contract (`tests/contract/sandbox/kinds.py`)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.sandbox.kinds import Kind, usable
+from workers.sandbox import SandboxProvider, SandboxSpec
+from workers.sandbox.local.folder import remove_tree
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kind_name" in metafunc.fixturenames:
+        metafunc.parametrize("kind_name", ["process", "bubblewrap"])
+
+
+@pytest.fixture
+def kind(kind_name: str) -> Kind:
+    return usable(kind_name)
+
+
+@pytest.fixture
+def spec(kind: Kind) -> SandboxSpec:
+    return kind.spec
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder with a short path: sockets live below it."""
+    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
+    yield path
+    remove_tree(path)
+    assert not path.exists()
+
+
+@pytest.fixture
+async def provider(kind: Kind, place: Path) -> AsyncIterator[SandboxProvider]:
+    async with kind.open(place) as provider:
+        yield provider

@@ -1,8 +1,17 @@
-"""Which process is meant: a number alone may belong to another by now, so it goes with the moment that process started."""
+"""Which process is meant: a number alone may belong to another by now, so it goes with the moment that process started.
+
+A process has ended when none of its threads can ever run again, whoever is to read its exit code and does not: where the first process of a
+container is no init, nobody reads that of an orphan. On Linux that is told by two things beside its state:
+
+- The first thread of a process may have ended, and its state be that of a zombie, while others run.
+- PID 1 of a namespace of processes, once killed, waits in the kernel until the exit codes of all others there were read. Its memory, its
+  files and its mounts are gone by then; what waits is a number.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal as signals
@@ -16,7 +25,10 @@ from pathlib import Path
 import psutil
 
 LINUX = sys.platform == "linux"
-ENDED_STATES = frozenset({"Z", "X", "x"})
+ENDED_STATES = frozenset({b"Z", b"X", b"x"})
+PF_EXITING = 4
+LOOK_AGAIN_S = 0.05
+"""The end of a PID 1 that waits for others wakes nobody, so one looks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +55,22 @@ def identify(pid: int) -> ProcessIdentity | None:
             words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             return None
-        return None if words[0].decode() in ENDED_STATES else ProcessIdentity(pid, int(words[19]))
+        has_ended = int(words[17]) <= 1 if words[0] in ENDED_STATES else bool(int(words[6]) & PF_EXITING) and not _has_mounts(pid)
+        return None if has_ended else ProcessIdentity(pid, int(words[19]))
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else ProcessIdentity(pid, int(process.create_time() * 1e6))
     except psutil.Error:
         return None
+
+
+def _has_mounts(pid: int) -> bool:
+    """Whether the kernel has not yet taken away from a process what is taken last."""
+    try:
+        os.close(os.open(f"/proc/{pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno not in (errno.EINVAL, errno.ENOENT, errno.ESRCH)
+    return True
 
 
 def is_running(process: ProcessIdentity) -> bool:
@@ -85,7 +107,7 @@ def wait_ended(processes: Iterable[ProcessIdentity], timeout_s: float) -> list[P
     deadline = time.monotonic() + timeout_s
     left = [process for process in processes if is_running(process)]
     while left and (remaining := deadline - time.monotonic()) > 0:
-        _wait_for_one(left[0], remaining)
+        _wait_for_one(left[0], min(remaining, LOOK_AGAIN_S))
         left = [process for process in left if is_running(process)]
     return left
 

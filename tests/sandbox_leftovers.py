@@ -1,0 +1,234 @@
+"""What is left of the sandboxes of a node, by what the kernel says, and by nothing that the product wrote down or marked.
+
+A test adopts its node: it is the subreaper of all that it starts, so whatever is orphaned anywhere below becomes its child, in whatever
+session, namespace or environment it hides. What runs of the node is therefore what runs below the test, and nothing can be missed.
+
+    processes     all below the test, but those it says are the node's own (its service, its workers)
+    mounts        in the mount namespace of any process of this user: their sources lie below the node's folders
+    descriptors   of the node's own processes: a file of a sandbox, a namespace, a device of FUSE, a socket of another network
+    sockets       bound below the node's folders, or listening for the network
+    files         below scratch and run, but the service's own
+    cgroups       of a process that has ended, or with the name of a sandbox
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from workers.sandbox.local.folder import SANDBOX_ID
+
+PR_SET_CHILD_SUBREAPER = 36
+OWN_FILES = frozenset({"run/sandbox.sock", "run/sandbox.token", "run/sandbox.lock", "s/sandbox.lock", "s/sandboxes"})
+"""Of a service whose folders are `s` and `run`."""
+NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
+LISTENING = "0A"
+
+
+class Leftovers:
+    """Looks after one node, from before its first process on.
+
+    Args:
+        place: a folder of the node's own; `s` and `run` in it are its service's.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._word = str(place).encode()
+        self._before = set(_below(os.getpid()))
+        self._own: set[int] = set()
+
+    @contextlib.contextmanager
+    def adopting(self) -> Iterator[None]:
+        """While the node lives: what loses its parent becomes a child of this process."""
+        _subreaper(True)
+        try:
+            yield
+        finally:
+            _subreaper(False)
+
+    def is_own(self, pid: int) -> int:
+        """Takes note of a process of the node itself, which the test ends and reaps."""
+        self._own.add(pid)
+        return pid
+
+    def found(self) -> list[str]:
+        """Everything that is left, each with where it was found."""
+        return [*self.processes(), *self.mounts(), *self.descriptors(), *self.sockets(), *self.files(), *self.cgroups()]
+
+    def processes(self) -> list[str]:
+        """What runs below this process and is not the node's own."""
+        self._reap()
+        return [
+            f"process {pid} {_name(pid)}: {_command(pid)}"
+            for pid in _below(os.getpid())
+            if pid not in self._own and pid not in self._before and not _has_ended(pid)
+        ]
+
+    def mounts(self) -> list[str]:
+        """What is mounted from or to the node's folders, for whoever it shows."""
+        found = {}
+        for pid in _pids():
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                for line in Path(f"/proc/{pid}/mountinfo").read_bytes().splitlines():
+                    if self._word in line:
+                        found.setdefault(line.split()[4].decode(errors="replace"), pid)
+        return [f"mount {point} seen by {pid} {_name(pid)}" for point, pid in found.items()]
+
+    def descriptors(self) -> list[str]:
+        """What the node's own processes hold open that belongs to a sandbox."""
+        found = []
+        for pid in self._own:
+            sockets = _socket_numbers(pid)
+            for number, target in _descriptors(pid):
+                kind, _, rest = target.partition(":")
+                below = target.removeprefix(f"{self.place}/") if target.startswith(f"{self.place}/") else ""
+                is_of_a_sandbox = any(SANDBOX_ID.fullmatch(part.removeprefix(".trash-")) for part in below.split("/"))
+                is_elsewhere = kind == "socket" and sockets is not None and rest.strip("[]") not in sockets
+                if is_of_a_sandbox or kind in NAMESPACES or target.startswith("/dev/fuse") or is_elsewhere:
+                    found.append(f"descriptor {number} of {pid} {_name(pid)}: {target}{' of another network' if is_elsewhere else ''}")
+        return found
+
+    def sockets(self) -> list[str]:
+        """What is bound below the node's folders, and what of the node listens for the network."""
+        found = []
+        own = f"{self.place}/run/sandbox.sock"
+        for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
+            words = line.split(None, 7)
+            path = words[7] if len(words) > 7 else ""
+            if path.startswith(f"{self.place}/") and path != own:
+                found.append(f"socket {path}")
+        for pid in self._own:
+            listening = _listening(pid)
+            found += [f"socket of {pid} {_name(pid)} that listens at {listening[n]}" for n in _socket_inodes(pid) if n in listening]
+        return found
+
+    def files(self) -> list[str]:
+        """What lies in the node's folders; of a folder only its name."""
+        found = []
+        for folder in ("s", "s/sandboxes", "run"):
+            with contextlib.suppress(FileNotFoundError):
+                found += [f"{folder}/{name}" for name in os.listdir(self.place / folder)]
+        return [f"file {name}" for name in found if name not in OWN_FILES]
+
+    def cgroups(self) -> list[str]:
+        """Control groups of a sandbox, or made by a process of ours that has ended."""
+        found = []
+        for folder, names, _ in os.walk("/sys/fs/cgroup"):
+            for name in names:
+                made_by = re.fullmatch(r"rollstream-(\d+)-\d+", name)
+                is_ours = made_by is not None and int(made_by[1]) in self._own and not Path(f"/proc/{made_by[1]}").exists()
+                if is_ours or (SANDBOX_ID.fullmatch(name) and (self.place / "s/sandboxes" / name).exists()):
+                    found.append(f"cgroup {folder}/{name}")
+        return found
+
+    def _reap(self) -> None:
+        """Takes in what we adopted and has ended: nobody else waits for it."""
+        for pid in _children(os.getpid()):
+            if pid not in self._own and pid not in self._before and _has_ended(pid):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+
+
+def _subreaper(on: bool) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "this process cannot be a subreaper")
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """State and parent."""
+    words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return words[0].decode(), int(words[1])
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return _stat(pid)[0] in "ZX"
+    except OSError:
+        return True
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            found[pid] = _stat(pid)[1]
+    return found
+
+
+def _children(of: int) -> list[int]:
+    return [pid for pid, parent in _parents().items() if parent == of]
+
+
+def _below(root: int) -> list[int]:
+    parents = _parents()
+    found, queue = [], [root]
+    while queue:
+        above = queue.pop()
+        below = [pid for pid, parent in parents.items() if parent == above]
+        found += below
+        queue += below
+    return found
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "(ended)"
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:200]
+    except OSError:
+        return ""
+
+
+def _descriptors(pid: int) -> Iterable[tuple[str, str]]:
+    found = []
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found.append((number, os.readlink(f"/proc/{pid}/fd/{number}")))
+    return found
+
+
+def _socket_inodes(pid: int) -> list[str]:
+    return [target[8:-1] for _, target in _descriptors(pid) if target.startswith("socket:[")]
+
+
+def _socket_numbers(pid: int) -> set[str] | None:
+    """The inodes of all sockets of the network that a process is in; None when it has ended."""
+    columns = {"unix": 6, "tcp": 9, "tcp6": 9, "udp": 9, "udp6": 9, "raw": 9, "netlink": 9, "packet": 8}
+    found = set()
+    try:
+        for name, column in columns.items():
+            with contextlib.suppress(FileNotFoundError):
+                for line in Path(f"/proc/{pid}/net/{name}").read_text(errors="replace").splitlines()[1:]:
+                    words = line.split()
+                    if len(words) > column:
+                        found.add(words[column])
+    except OSError:
+        return None
+    return found if Path(f"/proc/{pid}/fd").exists() else None
+
+
+def _listening(pid: int) -> dict[str, str]:
+    """Sockets that listen for the network, by inode."""
+    found = {}
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == LISTENING:
+                    found[words[9]] = f"{name} {words[1]}"
+    return found

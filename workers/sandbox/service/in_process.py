@@ -10,6 +10,7 @@ from pipeline.folders import make_private_folder
 from workers.sandbox.local import LocalSandboxes
 from workers.sandbox.service.client import RemoteSandboxes
 from workers.sandbox.service.node import NodeSandboxes
+from workers.sandbox.service.peer import PATIENCE, Patience
 from workers.sandbox.service.server import SandboxServer
 from workers.sandbox.service.settings import SandboxSettings
 from workers.sandbox.service.wire import Message
@@ -18,7 +19,12 @@ from workers.sandbox.spec import Isolation
 
 @asynccontextmanager
 async def serving_here(
-    provider: LocalSandboxes, run_dir: Path, *, isolation: Iterable[Isolation] = (Isolation.NONE,), settings: SandboxSettings | None = None
+    provider: LocalSandboxes,
+    run_dir: Path,
+    *,
+    isolation: Iterable[Isolation] = (Isolation.NONE,),
+    settings: SandboxSettings | None = None,
+    patience: Patience = PATIENCE,
 ) -> AsyncIterator[SandboxServer]:
     """Serves what a provider makes, for as long as the block runs.
 
@@ -27,13 +33,14 @@ async def serving_here(
         run_dir: where the socket is; short, made when it is missing.
         isolation: what the provider serves, as workers are told.
         settings: of starts, the warm pool and the janitor; its folders are not looked at.
+        patience: with its peers.
     """
     make_private_folder(run_dir)
 
     def told() -> Message:
         return {"backend": provider.backend, "isolation": sorted(word.value for word in isolation)}
 
-    async with provider, NodeSandboxes(provider, settings) as node, SandboxServer(node, run_dir, told) as server:
+    async with provider, NodeSandboxes(provider, settings) as node, SandboxServer(node, run_dir, told, patience=patience) as server:
         yield server
         server.stop_listening()
         await server.node.drain(0.0)

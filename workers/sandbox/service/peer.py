@@ -89,6 +89,11 @@ class Peer(asyncio.Protocol, ABC):
     def on_end(self) -> None:
         """The connection has ended, however it did; called once."""
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What the other end has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     # -- sending -------------------------------------------------------------------------------------------------------------------------
 
     def post(self, message: Mapping[str, object]) -> None:

@@ -17,6 +17,7 @@ from typing import Self
 from pipeline.folders import make_private_folder, socket_path
 from workers.sandbox.service.connection import Connection
 from workers.sandbox.service.node import NodeSandboxes
+from workers.sandbox.service.peer import PATIENCE, Patience
 from workers.sandbox.service.wire import Message
 
 SOCKET_NAME, TOKEN_NAME = "sandbox.sock", "sandbox.token"
@@ -31,9 +32,10 @@ class SandboxServer:
         node: the sandboxes.
         run_dir: where the socket and the token lie. No other server may use it (`serving.py` holds its lock).
         told: what a hello says of the backends, beside node and epoch.
+        patience: how long it waits for its peers.
     """
 
-    def __init__(self, node: NodeSandboxes, run_dir: Path, told: Callable[[], Message]) -> None:
+    def __init__(self, node: NodeSandboxes, run_dir: Path, told: Callable[[], Message], *, patience: Patience = PATIENCE) -> None:
         self.node = node
         self.token = secrets.token_hex(32)
         self.socket = socket_path(run_dir, SOCKET_NAME)
@@ -46,6 +48,7 @@ class SandboxServer:
         self.unused.set()
         self._token_file = run_dir / TOKEN_NAME
         self._told = told
+        self._patience = patience
         self._server: asyncio.Server | None = None
 
     @property
@@ -61,7 +64,7 @@ class SandboxServer:
             listening.bind(str(self.socket))
             self.socket.chmod(0o600)
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(lambda: Connection(self), sock=listening, backlog=BACKLOG)
+            self._server = await loop.create_unix_server(lambda: Connection(self, self._patience), sock=listening, backlog=BACKLOG)
         except BaseException:
             listening.close()
             raise

@@ -39,6 +39,8 @@ class Watched:
     keeper_pid: int = 0
     """PID 1 inside, as the node counts: what else is in a PID namespace below the holder's is the sandbox's own. 0 = no walls, all
     descendants are."""
+    starter_pid: int = 0
+    """What starts its shells, kernels and commands; 0 = the holder."""
     folders: tuple[Path, ...] = ()
     """What counts as its disk."""
     cgroup: SandboxCgroup | None = None
@@ -74,7 +76,9 @@ class Watch:
         self.disk = DiskState()
 
     def use(self) -> SandboxUse:
-        """What was used so far."""
+        """What was used so far: CPU time until now where the kernel counts it for us, the rest as the last look found it."""
+        counted_s = self.watched.cgroup.cpu_s() if self.watched.cgroup else None
+        self.cpu_s = max(self.cpu_s, self.watched.cpu_used_s + (counted_s or 0.0))
         return SandboxUse(
             enforced=self.watched.enforced,
             memory_bytes=self.memory_bytes,
@@ -128,7 +132,7 @@ class Watch:
 
     def is_session(self, process: Process) -> bool:
         """Whether it was started by us: a shell, a kernel, a command."""
-        return process.parent == self.watched.holder_pid
+        return process.parent == (self.watched.starter_pid or self.watched.holder_pid)
 
     def look_at_events(self) -> None:
         """Tells what the kernel has done since the last time."""
@@ -139,6 +143,7 @@ class Watch:
             before, now = self._events, self.watched.cgroup.events()
             if now.memory_kills > before.memory_kills:
                 killed = now.memory_kills - before.memory_kills
+                self.memory_peak_bytes = max(self.memory_peak_bytes, limits.sandbox_memory_bytes)  # between two looks
                 self.tell(
                     f"memory: the sandbox reached its {size_text(limits.sandbox_memory_bytes)}; the kernel killed {killed} of its processes"
                 )

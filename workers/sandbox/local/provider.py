@@ -289,6 +289,7 @@ class LocalSandboxes:
                     folders=(*(folder.path / name for name in ("home", "shm", "tmp", "upper", "var-tmp")), folder.sockets),
                     cgroup=cgroup,
                     cpu_used_s=state.cpu_used_s,
+                    starter_pid=holder.keeper.pid if holder.keeper and self._entry == "inside" else 0,
                     enforced=enforced_by(cgroup, pid_max="processes" in holder.bounds, watched=WATCHES, network=_network(inside, proxy)),
                     network_bytes=proxy.used_bytes if proxy is not None else lambda: 0,
                 )

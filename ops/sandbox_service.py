@@ -67,6 +67,7 @@ async def choose(settings: SandboxSettings, config: Path | None = None) -> Chose
         accept_untrusted=settings.accept_untrusted,
         redis_url=queue.redis_url,
         network=settings.network,
+        entry=settings.entry,
     )
     if choice.backend is None:
         raise InvalidRequest(choice.why_none(), field="sandbox.backend")

@@ -21,7 +21,7 @@ from pipeline.folders import make_private_folder
 from workers.sandbox.apptainer import ApptainerBackend, find_apptainer
 from workers.sandbox.base import Probe
 from workers.sandbox.bubblewrap import BubblewrapBackend, find_bwrap
-from workers.sandbox.local import Backend, LocalSandboxes
+from workers.sandbox.local import Backend, Entry, LocalSandboxes
 from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.network import NetworkRules
 from workers.sandbox.process import ProcessBackend
@@ -65,6 +65,7 @@ async def choose_backend(
     redis_url: str = "",
     every: bool = False,
     network: NetworkRules | None = None,
+    entry: Entry = "outside",
 ) -> Choice:
     """Tries what the setting `sandbox.backend` allows, in order, until one works.
 
@@ -73,6 +74,7 @@ async def choose_backend(
         redis_url: the address that the node's workers were given; empty = they have a server of their own.
         every: try all backends, also behind the first that works: for a report.
         network: where sandboxes of the class `isolated+network` may go; None = that class is not served.
+        entry: how what runs behind walls gets there (ADR 20).
 
     Raises:
         InvalidRequest: no such backend, or one that may not be used like this.
@@ -86,13 +88,20 @@ async def choose_backend(
             "is refused with a Redis address: whoever can submit there would run code as this user, with this user's files and network",
             field="sandbox.accept_untrusted",
         )
+    if entry == "inside" and wanted == "process":
+        raise InvalidRequest("inside of what? The backend process has no walls: outside is the only entry", field="sandbox.entry")
+    if entry == "inside" and network is not None:
+        raise InvalidRequest(
+            "inside leaves no way to the network: it is opened by entering. Take sandbox.network_allow away, or enter from outside",
+            field="sandbox.entry",
+        )
     names = AUTO_ORDER if wanted == AUTO else (wanted,)
     chosen: Backend | None = None
     probes: dict[str, Probe] = {}
     for name in (*names, *(other for other in BACKENDS if every and other not in names)):
         if chosen is not None and not every:
             break
-        backend, probes[name] = await _try(name, scratch_dir, run_dir, accept_untrusted=accept_untrusted, network=network)
+        backend, probes[name] = await _try(name, scratch_dir, run_dir, accept_untrusted=accept_untrusted, network=network, entry=entry)
         if chosen is None and name in names and probes[name].works:
             chosen = backend
     if chosen is not None and chosen.name == "process":
@@ -105,9 +114,10 @@ async def choose_backend(
 
 
 async def _try(
-    name: str, scratch_dir: Path, run_dir: Path, *, accept_untrusted: bool, network: NetworkRules | None
+    name: str, scratch_dir: Path, run_dir: Path, *, accept_untrusted: bool, network: NetworkRules | None, entry: Entry
 ) -> tuple[Backend | None, Probe]:
     """Finds the backend's program, then makes, enters and ends one sandbox."""
+    entry = "outside" if name == "process" else entry
     await asyncio.to_thread(make_private_folder, scratch_dir, "ROLLSTREAM_SCRATCH_DIR")
     await asyncio.to_thread(make_private_folder, run_dir)
     backend, why = await asyncio.to_thread(_find, name, scratch_dir, accept_untrusted=accept_untrusted, network=network)
@@ -116,7 +126,7 @@ async def _try(
     word = f"p{secrets.token_hex(2)}"  # short: sockets live below it
     scratch, run = scratch_dir / f".{word}", run_dir / word
     try:
-        async with LocalSandboxes(backend, scratch_dir=scratch, run_dir=run, node="probe") as sandboxes:
+        async with LocalSandboxes(backend, scratch_dir=scratch, run_dir=run, node="probe", entry=entry) as sandboxes:
             probe = await sandboxes.probe()
     finally:
         for folder in (scratch, run):

@@ -84,7 +84,14 @@ async def serve_sandboxes(
             make_private_folder(folder, setting)
             stack.enter_context(lock_folder(folder))
         local = await stack.enter_async_context(
-            LocalSandboxes(backend, scratch_dir=settings.scratch / SANDBOXES, run_dir=settings.run, node=node, images=images)
+            LocalSandboxes(
+                backend,
+                scratch_dir=settings.scratch / SANDBOXES,
+                run_dir=settings.run,
+                node=node,
+                images=images,
+                entry=settings.entry,
+            )
         )
         sandboxes = NodeSandboxes(local, settings)
         await sandboxes.sweep_earlier()

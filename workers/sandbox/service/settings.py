@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, field_validator
 
@@ -24,6 +25,8 @@ class SandboxSettings(TableSettings):
     """What builds the walls; `auto` = the first that works here and has any."""
     accept_untrusted: bool = False
     """With the backend `process`: serve tasks that ask for isolation although there is none. For development."""
+    entry: Literal["outside", "inside"] = "outside"
+    """How what runs behind walls gets there: it enters from outside, or a server inside starts it, where a site lets nobody enter."""
     network_allow: tuple[str, ...] = ()
     """What sandboxes of the class `isolated+network` may reach: hosts (`pypi.org:443`, `*.pythonhosted.org`), addresses, networks. Empty =
     that class is not served."""

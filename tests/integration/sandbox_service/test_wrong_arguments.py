@@ -29,7 +29,15 @@ TRAP = "touch trap"
 OWNER = {"job_id": "job", "attempt": 1, "boot_id": "b"}
 HANDLE = {"backend": "process", "node": "here", "sandbox_id": "0123456789-1-abcdef", "folder": "/x", "token": "t"}
 SNAPSHOT = {"backend": "process", "node": "here", "snapshot_id": "0123456789-1-abcdef", "folder": "/x", "token": "t"}
-LIMITS = {"cpu_s": 10, "memory_bytes": 2**30, "open_files": 300, "processes": 50, "nice": 1, "disk_bytes": 2**30, "files": 100}
+LIMITS: dict[str, object] = {
+    "cpu_s": 10,
+    "memory_bytes": 2**30,
+    "open_files": 300,
+    "processes": 50,
+    "nice": 1,
+    "disk_bytes": 2**30,
+    "files": 100,
+}
 SPEC = {"isolation": "none", "image": "", "workdir": "", "env": {"A": "1"}, "limits": LIMITS}
 
 TEXT, TEXTS, BYTES, WHOLE, NUMBER = "text", "texts", "bytes", "whole", "number"

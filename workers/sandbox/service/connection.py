@@ -24,7 +24,8 @@ import structlog
 from pipeline import codec
 from pipeline.errors import RollstreamError
 from workers.sandbox.base import Sandbox
-from workers.sandbox.errors import SandboxFileError, SandboxGone, SandboxRefused, SandboxTaken
+from workers.sandbox.errors import FileTrouble, SandboxFileError, SandboxGone, SandboxRefused, SandboxTaken
+from workers.sandbox.file_tree import TROUBLES
 from workers.sandbox.service.node import Attachment, NodeSandboxes, Worker
 from workers.sandbox.service.operations import OPERATIONS
 from workers.sandbox.service.peer import PATIENCE, MessageTooLarge, Patience, Peer
@@ -48,7 +49,6 @@ from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec, Snaps
 log = structlog.get_logger(__name__)
 
 STREAMED = frozenset({"upload", "download"})
-SPOOL_MEMORY_BYTES = 1024 * 1024
 TAR_ROOM_BYTES = 512 * 1024 * 1024
 """What the headers of an archive may take beside its content."""
 
@@ -288,7 +288,11 @@ class Connection(Peer):
                 size += len(chunk)
                 if size > max_bytes + TAR_ROOM_BYTES:
                     raise SandboxFileError(folder, "too_large", f"more than {max_bytes:,} bytes")
-                await asyncio.to_thread(spool.write, chunk)
+                try:
+                    await asyncio.to_thread(spool.write, chunk)
+                except OSError as error:
+                    trouble = cast(FileTrouble, TROUBLES.get(error.errno or 0, "denied"))
+                    raise SandboxFileError(folder, trouble, f"on its way: {error.strerror}") from error
                 self.post({"id": number, "took": 1})
             await asyncio.to_thread(spool.seek, 0)
             await sandbox.upload(spool, folder, max_bytes=max_bytes)
@@ -305,8 +309,9 @@ class Connection(Peer):
                 self.post({"id": number, "chunk": chunk})
 
     def _spool(self) -> IO[bytes]:
-        """A file without a name: it is gone with this process."""
-        return cast(IO[bytes], tempfile.SpooledTemporaryFile(max_size=SPOOL_MEMORY_BYTES, dir=str(self._service.spool_folder)))
+        """A file without a name: it is gone with this process. A thread may still work at it when a cancelled call closes it, which it then
+        finds out; one that begins in memory (`SpooledTemporaryFile`) would be left open by a thread that just moves it to the disk."""
+        return cast(IO[bytes], tempfile.TemporaryFile(dir=self._service.spool_folder))
 
 
 class _Stream:

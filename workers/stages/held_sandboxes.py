@@ -31,11 +31,13 @@ class HeldSandboxes:
     Args:
         provider: the node's; not closed here.
         gate: passed before each start and attachment.
+        use_s: how long one of them is asked for its use.
     """
 
-    def __init__(self, provider: SandboxProvider, gate: Callable[[], None]) -> None:
+    def __init__(self, provider: SandboxProvider, gate: Callable[[], None], *, use_s: float = USE_S) -> None:
         self._provider = provider
         self._gate = gate
+        self._use_s = use_s
         self._held: list[Sandbox] = []
         self._taken = False
 
@@ -77,7 +79,7 @@ class HeldSandboxes:
         known: list[SandboxUse] = []
         for sandbox in self._held:
             try:
-                async with asyncio.timeout(USE_S):
+                async with asyncio.timeout(self._use_s):
                     use = await sandbox.use()
             except (SandboxError, TimeoutError) as error:
                 log.warning("sandbox_use_not_told", sandbox=sandbox.handle.sandbox_id, error=str(error))

@@ -7,24 +7,33 @@ nobody else may look (`/root`, a temporary folder). Nothing of the machine is ch
 2. In it each folder that keeps the user out is covered by an empty readable one, in which only the folders that the command needs are put
    back: the project, the environment, the Python it was made from, and those named by `--path`.
 3. `/dev/fuse` is there for the user too, as on any desktop: images in one file are mounted through it.
-4. The command has the user's uid, gid and home, no other groups, no capability, and of the environment only what names no secret.
+4. Where the machine has control groups of version 1, the command runs in some of its own, which the user may part further, as on a node
+   that delegates them. A process that stays behind removes them when the command has ended.
+5. The command has the user's uid, gid and home, no other groups, no capability, and of the environment only what names no secret.
 
 It becomes the command (exec all the way): signals, terminal and exit code are the command's own.
 """
 
 import argparse
+import contextlib
 import os
 import pwd
+import select
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 TEST_USER = "rollstream-test"
 PROJECT = Path(__file__).resolve().parents[2]
 _INSIDE = "--in-own-mounts"
+_GROUPS = Path("/sys/fs/cgroup")
+_CONTROLLERS = ("memory", "pids", "cpuacct")
+_REMOVE_S = 20.0
+"""What the command left running may take so long to end before its groups are left behind."""
 _KEPT = frozenset({"PATH", "LANG", "TERM", "CI", "NO_COLOR", "TZ", "PYTHONPATH", "PYTHONUNBUFFERED"})
 _KEPT_PREFIXES = ("LC_", "ROLLSTREAM_", "PYTEST_", "OPENBLAS_")
 
@@ -43,6 +52,7 @@ def main(argv: Sequence[str]) -> None:
     user = pwd.getpwnam(asked.user)
     let_in(user, [PROJECT, PROJECT / ".venv", Path(sys.base_prefix), Path(sys.executable).parent, Path.cwd(), *asked.path])
     give_fuse()
+    give_groups(user)
     drop = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--inh-caps=-all", "--ambient-caps=-all"]
     os.chdir(Path.cwd())  # by name once more: the way here may be a new one
     os.execvpe(drop[0], [*drop, "--", *asked.command], environ_for(user, os.environ))
@@ -108,6 +118,62 @@ def give_fuse() -> None:
             print("no device files may be made here: images in one file cannot be tried", file=sys.stderr)
         finally:
             subprocess.run(["umount", "--lazy", stage], check=True)
+
+
+def give_groups(user: pwd.struct_passwd) -> None:
+    """Moves this process into groups below its own that the user may part; nothing where there are none of version 1."""
+    own: dict[str, str] = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, names, where = line.split(":", 2)
+        own.update(dict.fromkeys(names.split(","), where))
+    word = f"rollstream-test-{os.getpid()}"
+    wanted = [_GROUPS / name / own[name].lstrip("/") / word for name in _CONTROLLERS if name in own]
+    groups = []
+    for group in wanted:
+        with contextlib.suppress(OSError):  # not there, or not root's to write
+            group.mkdir()
+            groups.append(group)
+    if not groups:
+        return
+    _remove_afterwards(groups)
+    for group in groups:
+        for path in (group, group / "cgroup.procs"):
+            os.chown(path, user.pw_uid, user.pw_gid)
+        (group / "cgroup.procs").write_text("0")
+
+
+def _remove_afterwards(groups: Sequence[Path]) -> None:
+    """By a child of a child: the command must not meet a child that it did not start."""
+    command = os.pidfd_open(os.getpid())
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+        os.close(command)
+        return
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            null = os.open(os.devnull, os.O_RDWR)
+            for number in range(3):
+                os.dup2(null, number)
+            select.select([command], [], [])
+            deadline = time.monotonic() + _REMOVE_S
+            while not all([_remove_group(group) for group in groups]) and time.monotonic() < deadline:  # noqa: C419  # try each
+                time.sleep(0.05)
+    finally:
+        os._exit(0)
+
+
+def _remove_group(group: Path) -> bool:
+    """With what the command made in it; False while something runs there."""
+    for folder in [*sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True), group]:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+    return True
 
 
 def _make_like(model: Path, place: Path) -> None:

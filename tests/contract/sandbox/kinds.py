@@ -71,8 +71,8 @@ def apptainer(folder: Path, entry: Entry = "outside") -> LocalSandboxes:
 
 
 def _local(backend: Backend, folder: Path, entry: Entry) -> LocalSandboxes:
-    places = {"scratch_dir": folder / "scratch", "run_dir": folder / "run"}
-    return LocalSandboxes(backend, **places, node="here", images=OneImage(), entry=entry)
+    scratch, run = folder / "scratch", folder / "run"
+    return LocalSandboxes(backend, scratch_dir=scratch, run_dir=run, node="here", images=OneImage(), entry=entry)
 
 
 class Served(RemoteSandboxes):

@@ -69,6 +69,7 @@ class LocalSandboxes:
         node: name of this node; handles of other nodes are refused.
         images: where images come from; without it, specs that name one are refused.
         entry: `outside` = what runs behind walls enters them; `inside` = PID 1 starts it (ADR 20).
+        cgroups: finds where groups may be made; `Cgroups` = nowhere, so that the watchdog bounds all. Called in a thread.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class LocalSandboxes:
         node: str,
         images: ImageSource | None = None,
         entry: Entry = "outside",
+        cgroups: Callable[[], Cgroups] = find_cgroups,
     ) -> None:
         self._backend = backend
         self._entry = entry
@@ -89,6 +91,7 @@ class LocalSandboxes:
         self.node = node
         self._context: zmq.asyncio.Context | None = None
         self._watchdog = Watchdog(self.scratch_dir)
+        self._find_cgroups = cgroups
         self._cgroups = Cgroups()
         self._snapshots = Snapshots(self.scratch_dir, floor_bytes=MIN_FREE_BYTES)
         self._attached: set[LocalSandbox] = set()
@@ -103,7 +106,7 @@ class LocalSandboxes:
         await asyncio.to_thread(make_private_folder, self.scratch_dir, "ROLLSTREAM_SCRATCH_DIR")
         await asyncio.to_thread(make_private_folder, self.run_dir)
         self._context = kernel_context()
-        self._cgroups = await asyncio.to_thread(find_cgroups)
+        self._cgroups = await asyncio.to_thread(self._find_cgroups)
         by_cgroups = {name: f"cgroup v{base.version}" for name, base in self._cgroups.bases.items()}
         log.debug("sandbox_limits_by_cgroups", found=by_cgroups, missing=dict(self._cgroups.missing))
         await self._watchdog.__aenter__()
@@ -286,10 +289,10 @@ class LocalSandboxes:
                     limits=spec.limits,
                     holder_pid=identity.pid,
                     keeper_pid=holder.keeper.pid if holder.keeper else 0,
+                    starter_pid=holder.keeper.pid if holder.keeper and self._entry == "inside" else 0,
                     folders=(*(folder.path / name for name in ("home", "shm", "tmp", "upper", "var-tmp")), folder.sockets),
                     cgroup=cgroup,
                     cpu_used_s=state.cpu_used_s,
-                    starter_pid=holder.keeper.pid if holder.keeper and self._entry == "inside" else 0,
                     enforced=enforced_by(cgroup, pid_max="processes" in holder.bounds, watched=WATCHES, network=_network(inside, proxy)),
                     network_bytes=proxy.used_bytes if proxy is not None else lambda: 0,
                 )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
 from pipeline.testing.wait import wait_until
-from workers.sandbox.local.tree_copier import CopyError, copy_layers
+from workers.sandbox.local.tree_copier import SCRIPT, CopyError, copy_layers
 
 ROOM = {"max_bytes": 2**40, "max_files": 2**40, "floor_bytes": 0}
 DEEP = 1500
@@ -62,6 +64,27 @@ async def test_who_is_cancelled_has_ended_the_copy_by_then(tmp_path: Path) -> No
     assert copying.cancelled()
     assert there < 3000 or not (taken / ".links").exists()
     assert len(list((taken / "upper").iterdir())) == there
+
+
+async def test_it_ends_when_its_pipe_does_and_closes_what_it_opened(tmp_path: Path) -> None:
+    """As when the worker was killed: nobody is left who could end it."""
+    source, taken = tmp_path / "source", tmp_path / "taken"
+    for folder in (source / "upper", taken):
+        folder.mkdir(parents=True)
+    make_chain(source / "upper", mode=0o300)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", str(SCRIPT), "take", stdin=pipe, stdout=pipe)
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    question = {"from": str(source), "to": str(taken), "layers": ["upper"], **ROOM}
+    process.stdin.write(json.dumps(question).encode() + b"\n")
+    await wait_until((taken / "upper" / "d").exists, "the copy has begun")
+    process.stdin.close()
+
+    assert await process.stdout.read() == b""
+    assert await process.wait() == 0
+    assert modes(source / "upper") == [0o300] * DEEP
 
 
 async def test_a_question_that_makes_no_sense_is_an_error_that_says_so(tmp_path: Path) -> None:

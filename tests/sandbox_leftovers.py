@@ -71,7 +71,7 @@ class Leftovers:
 
     def mounts(self) -> list[str]:
         """What is mounted from or to the node's folders, for whoever it shows."""
-        found = {}
+        found: dict[str, int] = {}
         for pid in _pids():
             with contextlib.suppress(OSError):  # it has ended, or is another user's
                 for line in Path(f"/proc/{pid}/mountinfo").read_bytes().splitlines():

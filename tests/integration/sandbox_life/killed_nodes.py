@@ -116,6 +116,11 @@ class Node:
         assert await self._service.says("ready") == "", "the service says what it should not"
         assert self.service.returncode is None
 
+    async def stop_service(self) -> None:
+        """Ends it as its launcher would."""
+        self.service.terminate()
+        await self.service.wait()
+
     async def hire(self, last: str = "stops") -> Worker:
         """Makes a worker, which begins at once."""
         isolation = "isolated" if KINDS[self.kind].walls else "none"

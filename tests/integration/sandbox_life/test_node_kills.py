@@ -1,5 +1,5 @@
-"""Whatever of a node is killed, and whenever: after the janitor's next round no process, mount, socket, FUSE helper or folder of a sandbox is
-left (`tests/sandbox_leftovers.py` says how that is looked for).
+"""Whatever of a node is killed, and whenever: after the janitor's next round no process, mount, socket, FUSE helper or folder of a sandbox
+is left (`tests/sandbox_leftovers.py` says how that is looked for).
 
 Each test goes through the moments of a worker's life, in all of which there is a sandbox or one is being made; the kill comes some
 milliseconds after. `ROLLSTREAM_KILL_ROUNDS` is how often each moment is gone through; once, where it is not set.
@@ -47,7 +47,7 @@ async def test_a_killed_worker_leaves_nothing(kind_name: str, place: Path) -> No
 
 @pytest.mark.parametrize("victims", ["service", "service worker"])
 async def test_a_killed_service_leaves_nothing(kind_name: str, place: Path, victims: str) -> None:
-    """Alone, and its workers are told; and together with them, as when a job of Slurm is ended. Its sandboxes end before there is another."""
+    """Alone, and its workers are told; and together with them, as when a job of Slurm ends. Its sandboxes end before there is another."""
     async with a_node(kind_name, place) as node:
         for moment in chosen(node, 2):
             when = await chance_kill(node, moment, tuple(victims.split()))
@@ -68,10 +68,8 @@ async def test_a_node_killed_as_a_whole_leaves_nothing(kind_name: str, place: Pa
 
 
 @pytest.mark.parametrize("victim", ["below", "builder"])
-async def test_a_killed_holder_or_builder_leaves_nothing_and_the_worker_is_told(
-    kind_name: str, kind: Kind, place: Path, victim: str
-) -> None:
-    """All children of the service, its holders among them; or the commands that build the walls. Then the node starts sandboxes as before."""
+async def test_a_killed_holder_or_builder_leaves_nothing_and_is_told(kind_name: str, kind: Kind, place: Path, victim: str) -> None:
+    """All children of the service, its holders among them; or the commands that build the walls. Then the node goes on as before."""
     if victim == "builder" and not kind.walls:
         pytest.skip("there are no walls")
     async with a_node(kind_name, place) as node:

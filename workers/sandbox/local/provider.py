@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 import structlog
 import zmq.asyncio
@@ -51,6 +51,7 @@ LONGEST_SOCKET = "0123456789-1234567890-012345/s/0123456789abcdef/01234567-1"
 DEFAULT_WORKDIR = "/workspace"
 POOL_JOB = "pool"
 """Owner of what is kept ready for whoever comes first; no job has such a name."""
+NOT_WANTED = "its start was cancelled"
 MIN_FREE_BYTES = 256 * 1024 * 1024
 """Below this a new sandbox would only fill the disk for those that run."""
 
@@ -96,6 +97,10 @@ class LocalSandboxes:
         self._snapshots = Snapshots(self.scratch_dir, floor_bytes=MIN_FREE_BYTES)
         self._attached: set[LocalSandbox] = set()
         self._abandoned: set[asyncio.Task[None]] = set()
+        self._unwanted: set[asyncio.Task[LocalSandbox]] = set()
+        """Starts and attachments that nobody waits for any more."""
+        self._holders: dict[asyncio.Task[LocalSandbox], Holder] = {}
+        """Of those that are coming up."""
         socket_path(self.run_dir, LONGEST_SOCKET)  # too long is said now, not when the first kernel starts
 
     @property
@@ -273,7 +278,11 @@ class LocalSandboxes:
             )
         finally:
             os.close(lease)
+        making = cast("asyncio.Task[LocalSandbox]", asyncio.current_task())
+        self._holders[making] = holder
         try:
+            if making in self._unwanted:
+                raise SandboxGone(folder.sandbox_id, NOT_WANTED)
             identity = holder.identity
             if identity is None:
                 raise SandboxGone(folder.sandbox_id, "its holder ended as it started")
@@ -305,6 +314,8 @@ class LocalSandboxes:
             await holder.wait_ended()
             await asyncio.to_thread(end_groups_of, folder.path)
             raise
+        finally:
+            del self._holders[making]
         sandbox = LocalSandbox(folder, handle, inside, holder, launcher, files, owner.attempt, self._context, watch, self._snapshots)
         self._attached.add(sandbox)
         holder.gone.add_done_callback(lambda _: self._let_go(sandbox))
@@ -357,10 +368,15 @@ class LocalSandboxes:
         return inside, launcher, execution.InsideFiles(launcher)
 
     async def _finish_or_abandon(self, making: asyncio.Task[LocalSandbox], *, parks: bool) -> LocalSandbox:
-        """A caller that is cancelled leaves nothing half made: what comes of it is ended as soon as it is there."""
+        """A caller that is cancelled leaves nothing half made: what comes of it is ended as soon as it is there, and its holder at once, so
+        that walls which take their time, or never stand, keep nobody waiting."""
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
+            self._unwanted.add(making)
+            making.add_done_callback(self._unwanted.discard)
+            if (holder := self._holders.get(making)) is not None:
+                holder.begin_end(0.0)
             undoing = asyncio.create_task(_undo(making, parks=parks), name=f"undo: {making.get_name()}")
             self._abandoned.add(undoing)
             undoing.add_done_callback(self._abandoned.discard)

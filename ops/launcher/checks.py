@@ -88,7 +88,7 @@ STEPS = (
         is_quick=True,
     ),
     Step(name="faults", module="pytest", arguments=("-n", str(COMPANIES), "--dist", "worksteal"), test_folders=("faults",)),
-    Step(name="cases", module="pytest", test_folders=("cases",)),
+    Step(name="cases", module="pytest", arguments=("-n", str(PROCESSES), "--dist", "worksteal"), test_folders=("cases",)),
     Step(name="e2e", module="pytest", test_folders=("e2e",)),
 )
 

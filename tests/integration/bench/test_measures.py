@@ -29,6 +29,7 @@ def quiet(line: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_server
 async def test_every_job_of_a_measurement_ends_and_is_acknowledged(server_kind: ServerKind) -> None:
     with PrivateServer(server_kind) as server:
         async with noop_pipeline(server.url, processes=2, slots=16) as pipeline:
@@ -85,6 +86,7 @@ async def test_leases_are_renewed_round_after_round(server_kind: ServerKind) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.one_server
 async def test_acknowledged_jobs_leave_little_behind(server_kind: ServerKind) -> None:
     assert await left_over(server_kind, 4_000, quiet) < MOST_BYTES_A_JOB
 

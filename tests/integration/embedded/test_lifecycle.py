@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import stat
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,17 +32,6 @@ def test_a_closed_hold_leaves_the_directory_free_to_be_removed_or_used_at_once(p
     place.hold().close()
 
     assert place.is_free_within(0.0)
-
-
-def test_a_server_starts_within_half_a_second(place: Place) -> None:
-    """The best of a few, as other work may share the machine."""
-    took_s = []
-    for _ in range(5):
-        began = time.perf_counter()
-        with place.hold():
-            took_s.append(time.perf_counter() - began)
-
-    assert min(took_s) < 0.5, took_s
 
 
 def test_two_holds_share_a_server_and_the_first_to_go_does_not_end_it(place: Place, connect: Connect) -> None:

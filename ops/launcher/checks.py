@@ -89,7 +89,7 @@ STEPS = (
     ),
     Step(name="faults", module="pytest", arguments=("-n", str(COMPANIES), "--dist", "worksteal"), test_folders=("faults",)),
     Step(name="cases", module="pytest", arguments=("-n", str(PROCESSES), "--dist", "worksteal"), test_folders=("cases",)),
-    Step(name="e2e", module="pytest", test_folders=("e2e",)),
+    Step(name="e2e", module="pytest", arguments=("-n", str(COMPANIES), "--dist", "worksteal"), test_folders=("e2e",)),
 )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pipeline.testing.wait import wait_until
-from workers.sandbox import Sandbox, SandboxGone, SandboxOwner, SandboxProvider, SandboxSpec, SnapshotError
+from workers.sandbox import Sandbox, SandboxGone, SandboxOwner, SandboxProvider, SandboxSpec, Snapshot, SnapshotError
 
 JOB = SandboxOwner(job_id="job", attempt=1, boot_id="boot")
 
@@ -66,7 +67,7 @@ async def test_a_cancelled_snapshot_leaves_nothing_and_lets_go(provider: Sandbox
         await sh(sandbox, "for i in $(seq 1000); do echo $i >f$i; done; (while :; do echo x >>beat; sleep 0.02; done) >/dev/null 2>&1 &")
         for begun in ("", ".new-*", ".new-*/**/f1*"):
             taking = asyncio.create_task(sandbox.snapshot())
-            await wait_until(lambda begun=begun, taking=taking: not begun or taking.done() or a_match(place, begun), f"{begun} is there")
+            await wait_until(partial(has_begun, taking, place, begun), f"a file {begun}")
             taking.cancel()
             await asyncio.wait([taking])
 
@@ -76,8 +77,8 @@ async def test_a_cancelled_snapshot_leaves_nothing_and_lets_go(provider: Sandbox
         await sh(sandbox, f"until [ $(stat -c %s beat) -gt {size} ]; do sleep 0.01; done")
 
 
-def a_match(place: Path, pattern: str) -> bool:
-    return any(True for _ in (place / "scratch").glob(pattern))
+def has_begun(taking: asyncio.Task[Snapshot], place: Path, pattern: str) -> bool:
+    return not pattern or taking.done() or any(True for _ in (place / "scratch").glob(pattern))
 
 
 async def test_the_end_of_a_sandbox_ends_the_snapshot_that_is_being_taken(

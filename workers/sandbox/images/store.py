@@ -94,7 +94,10 @@ class ImageStore:
 
     def lease(self, name: str, say: Say = say_nothing) -> ImageLease:
         """See `ImageSource.lease`."""
-        record = self.shared.find(name)
+        try:
+            record = self.shared.find(name)
+        except (OSError, ValueError) as error:
+            raise ImageError(name, f"what its name means cannot be read: {error}; rollstream image check says what is damaged") from error
         if record is None:
             raise ImageMissing(name)
         for _ in range(_LEASE_TRIES):

@@ -24,7 +24,7 @@ import zmq.asyncio
 from pipeline.folders import make_private_folder, socket_path
 from workers.sandbox import inside as execution
 from workers.sandbox.base import Probe
-from workers.sandbox.errors import SandboxError, SandboxGone, SandboxStartError, StaleAttempt
+from workers.sandbox.errors import BadImage, SandboxError, SandboxGone, SandboxStartError, StaleAttempt
 from workers.sandbox.images import ImageLease, ImageSource
 from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram, kernel_context
 from workers.sandbox.launcher import Launcher, SharedFolder
@@ -37,6 +37,7 @@ from workers.sandbox.local.folder import SANDBOX_ID, SandboxFolder, job_prefix, 
 from workers.sandbox.local.groups import end_groups_of, make_groups
 from workers.sandbox.local.holder.keeper import keeper_argv
 from workers.sandbox.local.holder_client import Holder
+from workers.sandbox.local.image_bash import why_no_bash
 from workers.sandbox.local.kernel_surface import seccomp_filter
 from workers.sandbox.local.node_root import NodeRoot
 from workers.sandbox.local.sandbox import Files, Inside, LocalSandbox
@@ -211,6 +212,12 @@ class LocalSandboxes:
             try:
                 await asyncio.to_thread(self._end_rivals, folder, owner)
                 return await self._hold(folder, handle, owner, spec, image)
+            except _NothingStartsError:
+                await tear_down(folder)
+                why = await asyncio.to_thread(why_no_bash, image.root) if image is not None else ""
+                if why:  # the next node would try in vain too, and this one is not ill
+                    raise BadImage(spec.image, why) from None
+                raise
             except SandboxGone as error:
                 await tear_down(folder)
                 await asyncio.to_thread(self._refuse_stale, owner)  # who ended it may be a later attempt: then that is why
@@ -230,6 +237,8 @@ class LocalSandboxes:
             if image is not None and image.digest != digest:
                 raise SandboxGone(handle.sandbox_id, f"it was made from another content of image {spec.image!r} than that name has now")
             return await self._hold(folder, handle, owner, spec, image)
+        except _NothingStartsError as error:
+            raise SandboxGone(handle.sandbox_id, f"nothing starts any more over what was changed in it: {error.why}") from error
         finally:
             if image is not None:
                 image.close()
@@ -251,8 +260,10 @@ class LocalSandboxes:
                 await self._snapshots.fill(folder, taken)
                 await asyncio.to_thread(self._end_older, owner)  # as the second look of a start
                 return await self._hold(folder, handle, owner, spec, image)
-            except BaseException:
+            except BaseException as error:
                 await tear_down(folder)
+                if isinstance(error, _NothingStartsError):
+                    raise SandboxGone(snapshot.snapshot_id, f"nothing starts over what was changed in it: {error.why}") from error
                 raise
         finally:
             if image is not None:
@@ -356,12 +367,15 @@ class LocalSandboxes:
                 return _without_walls(folder, spec), holder, ConfinedFiles(folder.home, (folder.home, folder.temporary))
             await asyncio.to_thread(folder.prepare, place, (*MOUNT_POINTS, *walls.mount_points))
             inside = await asyncio.to_thread(_behind, walls, folder, spec, image, workdir)
+        except OSError as error:
+            raise SandboxStartError(self.backend, f"its folder cannot be made ready: {error.strerror or error}") from error
+        try:
             await holder.boot(walls, seccomp_filter(), told=server.token if server else b"", entered=server is None)
         except OSError as error:
             why = f"its walls do not stand: {error.strerror or error}"
             if server is not None and execution.is_without_python(why):
-                raise SandboxStartError(self.backend, f"{execution.NEEDS_PYTHON} ({why})", retryable=False) from error
-            raise SandboxStartError(self.backend, why) from error
+                raise _NothingStartsError(self.backend, f"{execution.NEEDS_PYTHON} ({why})", retryable=False) from error
+            raise _NothingStartsError(self.backend, why) from error
         if server is None:
             return inside, holder, EnteredFiles(holder, workdir)
         launcher = await execution.InsideLauncher.connect(folder.sandbox_id, self.backend, holder, server, spec.limits, seccomp_filter())
@@ -507,6 +521,11 @@ def _behind(walls: Walls, folder: SandboxFolder, spec: SandboxSpec, image: Image
 def _server(folder: SandboxFolder) -> execution.ServerBoot:
     given = SharedFolder(outside=folder.given, inside=GIVEN_INSIDE)
     return execution.ServerBoot(given, SharedFolder(outside=folder.sockets, inside=SOCKETS_INSIDE))
+
+
+class _NothingStartsError(SandboxStartError):
+    """The first process inside did not come up: of a new sandbox that is the image's or the node's fault, later it is what ran inside that
+    removed or replaced what it needs."""
 
 
 def _server_python(image: ImageLease | None) -> list[str]:

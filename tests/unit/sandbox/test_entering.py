@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import workers.sandbox.local
+import workers.sandbox.local.holder
 
-FOLDER = str(Path(workers.sandbox.local.__file__).parent)
+FOLDER = str(Path(workers.sandbox.local.holder.__file__).parent)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 

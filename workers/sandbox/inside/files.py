@@ -18,7 +18,7 @@ from typing import IO, Any, cast, get_args
 from workers.sandbox.errors import FileTrouble, SandboxError, SandboxFileError
 from workers.sandbox.file_tree import MAX_MEMBERS
 from workers.sandbox.inside.guest import frames
-from workers.sandbox.inside.guest.file_operations import DATA, DONE, ENTRIES
+from workers.sandbox.inside.guest.file_operations import DATA, DETAIL_CHARACTERS, DONE, ENTRIES
 from workers.sandbox.inside.launcher import InsideLauncher
 from workers.sandbox.local.files import check_path, entries
 from workers.sandbox.results import EntryKind, FileEntry
@@ -38,11 +38,13 @@ class InsideFiles:
 
     Args:
         still_s: longest without a byte in an operation.
+        list_bytes: longest listing; a folder with more names is refused.
     """
 
-    def __init__(self, launcher: InsideLauncher, *, still_s: float = STILL_S) -> None:
+    def __init__(self, launcher: InsideLauncher, *, still_s: float = STILL_S, list_bytes: int = LIST_BYTES) -> None:
         self._launcher = launcher
         self._still_s = still_s
+        self._list_bytes = list_bytes
         self._loop = asyncio.get_running_loop()
 
     def read(self, path: str, max_bytes: int) -> bytes:
@@ -54,7 +56,7 @@ class InsideFiles:
         self._operate("write", path, executable=executable, give=_pieces_of(content))
 
     def list(self, path: str) -> tuple[FileEntry, ...]:
-        return entries(self._operate("list", path, bound=LIST_BYTES))
+        return entries(self._operate("list", path, bound=self._list_bytes))
 
     def upload(self, tar: IO[bytes], folder: str, max_bytes: int) -> None:
         self._operate("upload", folder, max_bytes=max_bytes, give=lambda: tar.read(PIECE_BYTES))
@@ -170,7 +172,7 @@ def _answer(content: bytes) -> Mapping[str, str]:
         raise frames.FrameError("an answer that is no map of texts")
     if "trouble" in found and (found["trouble"] not in get_args(FileTrouble) or "detail" not in found):
         raise frames.FrameError("an answer that is none")
-    return found
+    return {name: value[:DETAIL_CHARACTERS] for name, value in found.items()}
 
 
 def _names(content: bytes) -> list[tuple[str, str, int]]:

@@ -17,7 +17,7 @@ import struct
 import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from workers.sandbox.errors import SandboxError, SandboxGone, SandboxStartError
 from workers.sandbox.inside.bundle import server_bundle
@@ -26,12 +26,10 @@ from workers.sandbox.inside.guest.frames import TOKEN_BYTES
 from workers.sandbox.launcher import KillScope, LaunchedProcess, SharedFolder
 from workers.sandbox.spec import Limits
 
-if TYPE_CHECKING:
-    from workers.sandbox.local.holder_client import Holder
-
 NEEDS_PYTHON = (
     "its execution server needs python3, 3.8 or later, in the image: use an image that has it, or sandbox.entry = outside, which needs none"
 )
+CONNECT_S = 10.0
 TIOCGSID = getattr(termios, "TIOCGSID", 0x5429)
 
 
@@ -54,12 +52,11 @@ class ServerBoot:
         self._sockets = sockets
         self._name = secrets.token_hex(8)
         self.token = secrets.token_bytes(TOKEN_BYTES)
-        with sockets.opened() as folder:
-            os.fchmod(folder, 0o700)  # an earlier attachment may have closed it
+        sockets.outside.chmod(0o700)  # an earlier attachment may have closed it
 
     def argv(self, python: Sequence[str], workdir: str) -> list[str]:
         """The command line of PID 1, which begins with `python`."""
-        return [*python, "-I", "-S", self._program, workdir, self._name]
+        return [*python, "-I", "-S", self._program, workdir, f"{self._sockets.inside}/{self._name}"]
 
     def connect(self) -> socket.socket:
         """To the very socket that was looked at, and through no link: what lies in that folder may be of an earlier attachment's making.
@@ -73,6 +70,7 @@ class ServerBoot:
         try:
             if not stat.S_ISSOCK(os.fstat(seen).st_mode):
                 raise OSError(f"{self._sockets.inside}/{self._name} is no socket")
+            control.settimeout(CONNECT_S)  # one that listens and never takes us would hold us for ever
             control.connect(f"/proc/self/fd/{seen}")
         except BaseException:
             control.close()
@@ -82,10 +80,25 @@ class ServerBoot:
         return control
 
 
+class Above(Protocol):
+    """The holder of the sandbox, as far as it matters here."""
+
+    @property
+    def gone(self) -> asyncio.Future[str]: ...
+
+    @property
+    def is_ending(self) -> bool: ...
+
+    def check_open(self) -> None: ...
+
+    def end_because(self, why: str) -> None:
+        """Orders the end at once."""
+
+
 class InsideLauncher:
     """Starts and ends processes by way of the server that is PID 1 of the sandbox."""
 
-    def __init__(self, sandbox_id: str, holder: Holder, control: socket.socket) -> None:
+    def __init__(self, sandbox_id: str, holder: Above, control: socket.socket) -> None:
         self._holder = holder
         self.gone = holder.gone
         self.connection = ServerConnection(sandbox_id, control, self._end, lambda: holder.is_ending)
@@ -93,7 +106,7 @@ class InsideLauncher:
 
     @classmethod
     async def connect(
-        cls, sandbox_id: str, backend: str, holder: Holder, boot: ServerBoot, limits: Limits, seccomp: bytes
+        cls, sandbox_id: str, backend: str, holder: Above, boot: ServerBoot, limits: Limits, seccomp: bytes
     ) -> InsideLauncher:
         """Takes the one connection that the server of these walls will ever have.
 

@@ -1,4 +1,4 @@
-"""PID 1 of a sandbox that nobody enters: `python3 -I -S HASH.pyz WORKDIR NAME`. ADR 20 tells the protocol and what a guest may try.
+"""PID 1 of a sandbox that nobody enters: `python3 -I -S HASH.pyz WORKDIR SOCKET`. ADR 20 tells the protocol and what a guest may try.
 
 1. It does what the keeper does (`local/holder/keeper.py`): one byte when the walls stand, lives until the hold socket closes, reaps
    orphans, hears no signal from inside.
@@ -31,7 +31,6 @@ from workers.sandbox.inside.guest.children import Children
 from workers.sandbox.local.holder import becoming, entering
 from workers.sandbox.local.holder.keeper import HOLD_FD, READY_FD
 
-SOCKETS = "/run/rollstream/sockets"
 NAME = b"rs-server"
 CODECS = ("utf-8", "ascii", "iso8859-1", "latin-1", "utf8")
 """All that tar headers and JSON are written in; a codec is found by an import."""
@@ -159,13 +158,13 @@ class Server:
 
 
 def main() -> None:
-    folder, name = sys.argv[1:3]
+    folder, path = sys.argv[1:3]
     for number in range(1, signal.NSIG):  # only what has a handler reaches a PID 1 from its own namespace
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
-        control, hold, token, oom_score = _get_ready(folder, f"{SOCKETS}/{name}")
+        control, hold, token, oom_score = _get_ready(folder, path)
     except OSError as error:
         sys.exit(f"execution server: {error}")
     with contextlib.suppress(Exception):  # whatever it is: a traceback would read files that are the guest's

@@ -93,10 +93,12 @@ def hide() -> None:
 def drop_privileges(seccomp: bytes = b"") -> None:
     """Gives up every capability and every way to get one; then the kernel's calls that the filter names.
 
+    Who has none may not shorten the list of those that files could give him, and needs not: no file gives any after `no_new_privs`.
+
     Args:
         seccomp: a program of `struct sock_filter`; empty = no filter.
     """
-    for capability in range(64):
+    for capability in range(64) if _has_capabilities() else ():
         if _libc.prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 1:
             _check(_libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0), f"drop of capability {capability}")
     _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
@@ -107,6 +109,12 @@ def drop_privileges(seccomp: bytes = b"") -> None:
         filters = ctypes.create_string_buffer(seccomp, len(seccomp))
         program = _Program(len(seccomp) // 8, ctypes.addressof(filters))
         _check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0), "seccomp filter")
+
+
+def _has_capabilities() -> bool:
+    header, found = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    _check(_libc.capget(header, found), "capget")
+    return bool(found[1] | found[4])  # what is permitted, by two words
 
 
 def forbid_imports() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.testing.wait import wait_until
@@ -91,6 +92,47 @@ async def test_kill_9_of_pid_1_is_the_end_of_the_sandbox_and_said(place: Path, k
         await sandbox.stop()
         assert not marked_processes(MARK, sandbox.handle.sandbox_id)
         assert list((place / "scratch").iterdir()) == []
+
+
+async def test_what_works_on_files_and_ends_with_its_sandbox_is_no_failure_of_its_own(place: Path, kind: Kind) -> None:
+    """The holder kills the helper for files as it ends, and is heard of after it: for a moment the sandbox seemed to be there, and broken.
+    Where the helper alone was killed the next operation has a new one."""
+    if not kind.walls:
+        pytest.skip("files are worked on by the worker itself")
+    async with kind.open(place) as provider:
+        sandbox = await provider.start(kind.spec, SandboxOwner(job_id="job", attempt=1, boot_id="b"))
+        await sandbox.write_file("file", b"content")
+        holder = SandboxFolder.open(Path(sandbox.handle.folder)).state().holder
+        assert holder is not None
+
+        helper = file_helper(holder.pid)
+        helper.kill()
+        await wait_until(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE, "the helper has ended")
+        assert await sandbox.read_file("file") == b"content"
+
+        helper = file_helper(holder.pid)
+        helper.suspend()
+        reads = asyncio.create_task(sandbox.read_file("file"))
+        await waits(reads)
+        os.kill(holder.pid, signal.SIGSTOP)  # it is ending, and slow
+        helper.kill()
+        await waits(reads)
+        os.kill(holder.pid, signal.SIGKILL)
+
+        with pytest.raises(SandboxGone):
+            await reads
+        await sandbox.stop()
+
+
+def file_helper(holder: int) -> psutil.Process:
+    (helper,) = (child for child in psutil.Process(holder).children() if "file_helper.py" in " ".join(child.cmdline()))
+    return helper
+
+
+async def waits(task: asyncio.Task[bytes]) -> None:
+    """Sees that a task does nothing for a while."""
+    done, _ = await asyncio.wait((task,), timeout=0.2)
+    assert not done
 
 
 async def test_after_a_kill_the_lease_is_free_and_what_was_changed_is_not_met_again(

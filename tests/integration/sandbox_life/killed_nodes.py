@@ -1,18 +1,21 @@
-"""A node of real processes, to be killed at chosen moments: its service, and workers with a sandbox each (`crew_program.py`)."""
+"""A node of real processes, to be killed at chosen moments: its service, and workers with a sandbox each (`node_worker.py`)."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import inspect
 import json
 import os
 import random
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -23,10 +26,9 @@ from tests.sandbox_leftovers import Leftovers
 from workers.sandbox.local.folder import SANDBOX_ID
 from workers.sandbox.service import RemoteSandboxes
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+ROOT = Path(__file__).parents[3]
 JANITOR_S = 0.5
-"""As in `node_program.py`."""
+"""As in `node_service.py`."""
 LEFT_S = JANITOR_S + 5.0
 """Issue and promise 8: five seconds after the janitor's next round."""
 MOMENTS: Mapping[str, float] = {
@@ -41,9 +43,9 @@ MOMENTS: Mapping[str, float] = {
 """Of a worker's life, with how long after each the kill may come (seconds): as long as what comes then may take."""
 
 
-@dataclass(slots=True)
-class Worker:
-    """One of the crew."""
+@dataclass(frozen=True, slots=True)
+class Born:
+    """A process of the nursery."""
 
     word: str
     pid: int
@@ -52,38 +54,70 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):  # it has ended by itself
             os.kill(self.pid, number)
 
+    @property
+    def has_ended(self) -> bool:
+        return not psutil.pid_exists(self.pid)
 
-class Program:
-    """One of our processes, and what it says."""
+    async def ended(self) -> None:
+        await wait_until(lambda: self.has_ended, f"process {self.pid} has ended", timeout_s=30)
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
 
-    @classmethod
-    async def start(cls, script: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Program:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(HERE / script), *arguments),
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=None,
-        )
-        return cls(process)
+class Nursery:
+    """The process that all others are forked from (`nursery.py`); one for a run of tests."""
 
-    async def says(self, start: str) -> str:
-        """Its next line that begins so, without that; empty at its end."""
-        assert self.process.stdout is not None
-        async with asyncio.timeout(60):
-            while line := (await self.process.stdout.readline()).decode():
-                if line.startswith(start):
-                    return line.removeprefix(start).strip()
-        return ""
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.integration.sandbox_life.nursery"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self._said = b""
 
-    async def kill(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
+    async def make(self, role: str, place: Path, *, environment: Mapping[str, str] | None = None, **wanted: str) -> Born:
+        """A process that has just begun."""
+        word = f"7{int.from_bytes(os.urandom(4)):010}"
+        assert self._process.stdin is not None
+        line = json.dumps({"role": role, "word": word, "place": str(place), "environment": dict(environment or {}), **wanted})
+        self._process.stdin.write(f"{line}\n".encode())
+        pid, said = (await self._hear(f"{word} ")).split()
+        assert said == "born"
+        return Born(word, int(pid))
+
+    async def says(self, born: Born) -> str:
+        """The next that a process says."""
+        return await self._hear(f"{born.word} {born.pid} ")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    async def _hear(self, start: str) -> str:
+        while not (line := await self._line()).startswith(start):
+            continue  # of another, which is over
+        return line.removeprefix(start)
+
+    async def _line(self) -> str:
+        assert self._process.stdout is not None
+        number, loop = self._process.stdout.fileno(), asyncio.get_running_loop()
+        while b"\n" not in self._said:
+            came = asyncio.Event()
+            loop.add_reader(number, came.set)
+            try:
+                async with asyncio.timeout(60):
+                    await came.wait()
+            finally:
+                loop.remove_reader(number)
+            read = os.read(number, 65536)
+            assert read, "the nursery ended"
+            self._said += read
+        line, _, self._said = self._said.partition(b"\n")
+        return line.decode()
+
+
+@cache
+def nursery() -> Nursery:
+    """The one of this run."""
+    made = Nursery()
+    atexit.register(made.close)
+    return made
 
 
 class Node:
@@ -99,57 +133,49 @@ class Node:
         self.place = place
         self.image = image
         self.scratch = place / "s" / "sandboxes"
-        self.leftovers = Leftovers(place)
         self.chance = random.Random(os.urandom(8))
-        self._service: Program | None = None
-        self._crew: Program | None = None
+        self.nursery = nursery()
+        self.leftovers = Leftovers(place)
+        self.workers: list[Born] = []
+        self._service: Born | None = None
 
     @property
-    def service(self) -> asyncio.subprocess.Process:
+    def service(self) -> Born:
         assert self._service is not None
-        return self._service.process
+        return self._service
 
-    async def serve(self, **environment: str) -> None:
+    async def begin_service(self, *, gate: str = "", **environment: str) -> Born:
         """Starts a service, where an earlier one has ended."""
-        self._service = await Program.start("node_program.py", self.kind, str(self.place), *program_of(self.kind), environment=environment)
-        self.leftovers.is_own(self.service.pid)
-        assert await self._service.says("ready") == "", "the service says what it should not"
-        assert self.service.returncode is None
+        (program,) = program_of(self.kind) or ("",)
+        self._service = await self.nursery.make("service", self.place, environment=environment, name=self.kind, program=program, gate=gate)
+        self.leftovers.is_own(self._service.pid)
+        return self._service
+
+    async def serve(self, *, gate: str = "", **environment: str) -> None:
+        """As `begin_service`, until it serves."""
+        assert await self.nursery.says(await self.begin_service(gate=gate, **environment)) == "ready"
 
     async def stop_service(self) -> None:
         """Ends it as its launcher would."""
-        self.service.terminate()
-        await self.service.wait()
+        self.service.signal(signal.SIGTERM)
+        await self.service.ended()
 
-    async def hire(self, last: str = "stops") -> Worker:
+    async def hire(self, last: str = "stops") -> Born:
         """Makes a worker, which begins at once."""
         isolation = "isolated" if KINDS[self.kind].walls else "none"
-        if self._crew is None:
-            self._crew = await Program.start("crew_program.py", str(self.place), isolation, self.image)
-            self.leftovers.is_own(self._crew.process.pid)
-        word = f"7{self.chance.randrange(10**8):08}"
-        assert self._crew.process.stdin is not None
-        self._crew.process.stdin.write(f"{word} {last}\n".encode())
-        said = await self._crew.says(f"{word} ")
-        assert said.endswith(" connects"), "the worker did not begin"
-        return Worker(word, self.leftovers.is_own(int(said.split()[0])))
+        worker = await self.nursery.make("worker", self.place, isolation=isolation, image=self.image, last=last)
+        self.leftovers.is_own(worker.pid)
+        self.workers.append(worker)
+        return worker
 
-    async def reaches(self, worker: Worker, moment: str) -> None:
+    async def reaches(self, worker: Born, moment: str) -> None:
         """Until a worker is at a moment of its life."""
-        while moment != "connects":
-            said = await self.says(worker)
-            if said == moment:
-                return
+        while (said := await self.nursery.says(worker)) != moment:
             assert said in (*MOMENTS, "kernel"), f"the worker ended with {said} before {moment}"
 
-    async def says(self, worker: Worker) -> str:
-        """The next moment of a worker, or what it ended with."""
-        assert self._crew is not None
-        return await self._crew.says(f"{worker.word} {worker.pid} ")
-
-    async def ends(self, worker: Worker) -> str:
+    async def ends(self, worker: Born) -> str:
         """What a worker that was not killed ends with."""
-        while (said := await self.says(worker)) in (*MOMENTS, "kernel"):
+        while (said := await self.nursery.says(worker)) in (*MOMENTS, "kernel"):
             continue
         return said
 
@@ -190,7 +216,7 @@ class Node:
 
     # -- kills ------------------------------------------------------------------------------------------------------------------------
 
-    async def kill(self, worker: Worker, victims: Sequence[str]) -> None:
+    async def kill(self, worker: Born, victims: Sequence[str]) -> None:
         """Kills in one blow: none of the victims sees another one end.
 
         Args:
@@ -213,7 +239,7 @@ class Node:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         if "service" in victims:
-            await self.service.wait()
+            await self.service.ended()
 
     async def is_clean(self, after: str) -> None:
         """Until nothing is left, five seconds after the janitor's next round at the latest."""
@@ -250,21 +276,21 @@ class Node:
 
     async def leave(self) -> None:
         """Ends what a test started; of a test that failed, what the node left too."""
-        for program in (self._crew, self._service):
-            if program is not None:
-                await program.kill()
+        for born in (*self.workers, *([self._service] if self._service is not None else [])):
+            born.signal(signal.SIGKILL)
+            await born.ended()
         for line in self.leftovers.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(line.split()[1]), signal.SIGKILL)
 
 
 @asynccontextmanager
-async def a_node(kind: str, place: Path, image: str = "", **environment: str) -> AsyncIterator[Node]:
-    """A node that serves; `environment` is for its first service."""
+async def a_node(kind: str, place: Path, image: str = "", *, gate: str = "") -> AsyncIterator[Node]:
+    """A node that serves; the gate is of its first service."""
     node = Node(kind, place, image)
     with node.leftovers.adopting():
         try:
-            await node.serve(**environment)
+            await node.serve(gate=gate)
             yield node
         finally:
             await node.leave()

@@ -26,7 +26,7 @@ class Gate:
         self.folder = place / where
         self.folder.mkdir()
         os.mkfifo(self.folder / "go")
-        self.variable = {"GATE": f"{where}:{self.folder}"}
+        self.name = f"{where}:{self.folder}"
 
     async def reached(self) -> None:
         await wait_until((self.folder / "reached").exists, "a start is held", timeout_s=30)
@@ -45,7 +45,7 @@ def gate(request: pytest.FixtureRequest, kind: Kind, place: Path) -> Gate:
 
 async def test_a_start_that_hangs_ends_with_its_worker(kind_name: str, place: Path, gate: Gate) -> None:
     """The service waited for the walls of a start whose worker was gone, for a minute, and only then undid it."""
-    async with a_node(kind_name, place, **gate.variable) as node:
+    async with a_node(kind_name, place, gate=gate.name) as node:
         for _ in range(ROUNDS):
             worker = await node.hire()
             await gate.reached()
@@ -59,10 +59,10 @@ async def test_a_start_that_hangs_ends_with_its_worker(kind_name: str, place: Pa
 @pytest.mark.parametrize("victims", ["service", "worker service below"])
 async def test_a_start_that_hangs_ends_with_its_service(kind_name: str, place: Path, gate: Gate, victims: str) -> None:
     """By the holder, which sees it go; or, where that was killed in the same blow, by the next service."""
-    async with a_node(kind_name, place, **gate.variable) as node:
+    async with a_node(kind_name, place, gate=gate.name) as node:
         for number in range(ROUNDS):
             if number:
-                await node.serve(**gate.variable)
+                await node.serve(gate=gate.name)
             worker = await node.hire()
             await gate.reached()
 
@@ -78,7 +78,7 @@ async def test_a_start_that_hangs_ends_with_its_service(kind_name: str, place: P
 
 async def test_a_start_that_hangs_ends_with_its_holder(kind_name: str, place: Path, gate: Gate) -> None:
     """Its worker is told; the start is tried again, and hangs again."""
-    async with a_node(kind_name, place, **gate.variable) as node:
+    async with a_node(kind_name, place, gate=gate.name) as node:
         for _ in range(ROUNDS):
             worker = await node.hire()
             await gate.reached()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -83,6 +84,27 @@ class EnteredFiles:
         take: Callable[[bytes], Any] = lambda data: None,
     ) -> dict[str, Any]:
         check_path(path)
+        try:
+            return self._ask(operation, path, max_bytes, executable, give, take)
+        except SandboxError:
+            self._check_holder()  # which ends the helper when it ends, and is heard of later
+            raise
+
+    def _check_holder(self) -> None:
+        """Asks the holder for something: it answers, or it is ending and what it was asked raises `SandboxGone`."""
+        asked = self._holder.spawn_outside(["/bin/sh", "-c", ":"], env={}, fds={})
+        with contextlib.suppress(OSError, TimeoutError):
+            asyncio.run_coroutine_threadsafe(asked, self._loop).result(START_TIMEOUT_S)
+
+    def _ask(
+        self,
+        operation: str,
+        path: str,
+        max_bytes: int,
+        executable: bool,
+        give: Callable[[], bytes] | None,
+        take: Callable[[bytes], Any],
+    ) -> dict[str, Any]:
         encoded = os.fsencode(path)
         if len(encoded) > PATH_BYTES:
             raise SandboxFileError(path[:100], "not_found", "the path is too long")
@@ -109,17 +131,20 @@ class EnteredFiles:
     def _send(self, request: bytes, connection: socket.socket) -> None:
         rights = array.array("i", [connection.fileno()])
         with self._lock:
-            control = self._control
-            if control is None:
-                control = self._control = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(START_TIMEOUT_S)
-            if self._closed:
-                control.close()
-            try:
-                control.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-            except OSError as error:
-                self._control = None
-                control.close()
-                raise SandboxError("the process that works on the sandbox's files has ended") from error
+            for last in (False, True):
+                control = self._control
+                if control is None:
+                    control = self._control = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(START_TIMEOUT_S)
+                if self._closed:
+                    control.close()
+                try:
+                    control.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                    return
+                except OSError as error:  # the helper was killed since it was last asked, and has not heard this
+                    self._control = None
+                    control.close()
+                    if last or self._closed:
+                        raise SandboxError("the process that works on the sandbox's files has ended") from error
 
     async def _start(self) -> socket.socket:
         keeper = self._holder.keeper

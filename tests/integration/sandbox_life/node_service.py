@@ -1,11 +1,11 @@
-"""A node's service as a process, to be killed: `python node_program.py BACKEND PLACE [PROGRAM]`. Prints `ready` when it serves.
+"""A node's service, to be killed: what a process of `nursery.py` becomes.
 
-PROGRAM builds the walls, and was tried by the test: so the failpoints of this process are passed by sandboxes of workers alone. A path is
-the name of an image here. The janitor makes its rounds every half second, so that a test need not wait for a minute.
+Its walls are built by a program that the test has tried, so the failpoints of this process are passed by sandboxes of workers alone. A path
+is the name of an image here. The janitor makes its rounds every half second, so that a test need not wait for a minute.
 
-With the variable `GATE`, a folder, every start stops at a place in the middle of it until the test lets it go on: at `command`, where the
-command of the backend is about to run, or at `pid1`, where the walls stand and PID 1 has not said so. The file `GATE/reached` says that it
-is there; it goes on when the pipe `GATE/go` is opened for writing.
+With a gate, every start stops at a place in the middle of it until the test lets it go on: at `command`, where the command of the backend
+is about to run, or at `pid1`, where the walls stand and PID 1 has not said so. The file `reached` in the gate's folder says that it is
+there; it goes on when the pipe `go` there is opened for writing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import asyncio
 import hashlib
 import os
 import signal
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,27 +75,29 @@ def backend_of(name: str, program: Path) -> Backend:
     return ApptainerBackend(program) if name == "apptainer" else ProcessBackend()
 
 
-async def main() -> None:
-    name, place, program = sys.argv[1], Path(sys.argv[2]), Path(*sys.argv[3:])
+async def serve(place: Path, name: str, program: str, gate: str, say: Callable[[str], None]) -> None:
+    """Serves below a place until SIGTERM; says `ready` when it does.
+
+    Args:
+        name, program: of the backend.
+        gate: PLACE:FOLDER, or empty.
+    """
     scratch, run = place / "s", place / "run"
-    backend = backend_of(name, program)
-    if "GATE" in os.environ:
-        where, _, folder = os.environ["GATE"].partition(":")
+    backend = backend_of(name, Path(program))
+    if gate:
+        where, _, folder = gate.partition(":")
         backend = GatedBackend(backend, where, Path(folder))
     stop, hurry = asyncio.Event(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     settings = SandboxSettings(backend=name, run_dir=run, scratch_dir=scratch, grace_s=0.0, janitor_s=JANITOR_S)
     (run / SOCKET_NAME).unlink(missing_ok=True)
-    telling = asyncio.create_task(tell(run))
+    telling = asyncio.create_task(tell(run, say))
     isolation = frozenset({Isolation.NONE}) if name == "process" else backend.isolation
     probe = Probe(backend=name, works=True, isolation=isolation, why="")
     await serve_sandboxes(settings, backend, probe, node="here", stop=stop, hurry=hurry, images=Images())
     await telling
 
 
-async def tell(run: Path) -> None:
-    await wait_until(lambda: (run / SOCKET_NAME).exists(), "it serves", timeout_s=60)
-    print("ready", flush=True)
-
-
-asyncio.run(main())
+async def tell(run: Path, say: Callable[[str], None]) -> None:
+    await wait_until((run / SOCKET_NAME).exists, "it serves", timeout_s=60)
+    say("ready")

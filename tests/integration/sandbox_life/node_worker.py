@@ -1,17 +1,13 @@
-"""Workers of a node, to be killed: `python crew_program.py PLACE ISOLATION IMAGE`. A line `WORD LAST` on its input makes one.
+"""A worker of a node, to be killed: what a process of `nursery.py` becomes.
 
-Each is a process of its own, forked from this one, which has imported everything already. It goes through a job's life with a sandbox:
-makes it, parks it as INIT does, attaches to it as RUN does, lets commands whose lines hold WORD run in it, daemons among them, and
-stops it. It says each moment before it comes (`WORD PID MOMENT`), stays in `runs` when that is the LAST it shall reach, and prints at its
-end what ended it: the name of the error, or `ends`.
+It goes through a job's life with a sandbox: makes it, parks it as INIT does, attaches to it as RUN does, lets commands whose lines hold its
+word run in it, daemons among them, and stops it. It says each moment before it comes, and at its end the name of the error that ended
+it, or `ends`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from workers.sandbox import SandboxError, SandboxOwner, SandboxSpec
@@ -28,14 +24,16 @@ trap '' HUP TERM INT
 UNMARKED = "(env -i setsid /bin/sleep {word} </dev/null >/dev/null 2>&1 &)\n"
 
 
-async def life(place: str, isolation: str, image: str, word: str, last: str) -> None:
-    def say(moment: str) -> None:
-        os.write(1, f"{word} {os.getpid()} {moment}\n".encode())
+async def live(place: Path, isolation: str, image: str, word: str, last: str, say: Callable[[str], None]) -> None:
+    """Lives a job's life.
 
+    Args:
+        last: the moment it shall reach: in `runs`, and with `kernel`, which is just before, it stays.
+    """
     job, spec = f"job-{word}", SandboxSpec(isolation=Isolation(isolation), image=image)
     say("connects")
     try:
-        async with RemoteSandboxes(Path(place) / "run", boot=word) as node:
+        async with RemoteSandboxes(place / "run", boot=word) as node:
             say("starts")
             sandbox = await node.start(spec, SandboxOwner(job_id=job, attempt=1, boot_id=word))
             say("fills")
@@ -55,23 +53,6 @@ async def life(place: str, isolation: str, image: str, word: str, last: str) -> 
             say("stops")
             await sandbox.stop(grace_s=0.02)
     except (SandboxError, ServiceNotThere) as error:
-        sys.stderr.write(f"{word}: {error!r}\n")
         say(type(error).__name__)
     else:
         say("ends")
-
-
-def main() -> None:
-    place, isolation, image = sys.argv[1:]
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-    for line in sys.stdin:
-        word, last = line.split()
-        if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            try:
-                asyncio.run(life(place, isolation, image, word, last))
-            finally:
-                os._exit(0)
-
-
-main()

@@ -55,11 +55,8 @@ class PtyShell:
                 return ShellResult(status="busy", output=BUSY_TEXT, exit_code=None, cwd=self.cwd)
             if "\0" in command:
                 return ShellResult(status="refused", output=NUL_TEXT, exit_code=None, cwd=self.cwd)
-            session = await self._live_session()
+            session, running, wake = await self._begun(command, timeout_s, no_change_timeout_s, max_output_bytes, stdin)
             async with self._ending_on_failure(session):
-                running = await session.begin(_encoded(command), max_output_bytes, stdin)
-                self._running = running
-                wake = await session.wait(running, timeout_s, no_change_timeout_s)
                 return await self._result(session, running, wake, started)
 
     async def wait(
@@ -95,6 +92,23 @@ class PtyShell:
     def cwd(self) -> str:
         """Working directory after the last command."""
         return os.fsencode(self._cwd).decode("utf-8", "replace")
+
+    async def _begun(
+        self, command: str, timeout_s: float, no_change_timeout_s: float | None, max_output_bytes: int, stdin: ShellStdin
+    ) -> tuple[ShellSession, RunningCommand, Wake]:
+        """Runs a command in a shell that lives: one that was killed before it took its line has run nothing, so another one gets it."""
+        tries = 2
+        while True:
+            tries -= 1
+            session = await self._live_session()
+            async with self._ending_on_failure(session):
+                running = await session.begin(_encoded(command), max_output_bytes, stdin)
+                self._running = running
+                wake = await session.wait(running, timeout_s, no_change_timeout_s)
+            if wake != "ended" or running.begun.is_set() or not tries:
+                return session, running, wake
+            self._drop_session()
+            self._ended_unseen = True
 
     async def _live_session(self) -> ShellSession:
         if self._session is not None and self._session.has_ended:

@@ -232,6 +232,17 @@ async def test_a_shell_that_ended_between_commands_is_replaced_and_said(shell: S
     assert (await run(shell, "echo x$X")).output == "x\n"
 
 
+async def test_a_shell_that_was_killed_a_moment_ago_takes_no_command_along(sandbox: Sandbox, shell: Shell) -> None:
+    """The watchdog ends a bomb and, the second time, its shell. The command sent right then was typed to a shell whose end nobody had heard
+    of yet, and came back as "closed" with the code of a kill that it had nothing to do with, though nothing of it had run."""
+    pid = (await run(shell, "X=lost; echo $$")).output.strip()
+    await sandbox.exec(f"kill -9 {pid}", timeout_s=10)
+
+    result = await run(shell, "echo x$X")
+
+    assert (result.status, result.output, result.restarted) == ("ok", "x\n", True)
+
+
 async def test_a_deleted_folder_does_not_keep_the_next_shell_from_starting(sandbox: Sandbox, shell: Shell) -> None:
     await run(shell, "mkdir d; cd d; rmdir ../d")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,8 @@ class Watch:
         self._tree_cpu_s = self._lost_cpu_s = 0.0
         self._events = watched.cgroup.events() if watched.cgroup else Events()
         self._looking_at_events = threading.Lock()
+        self.judging = threading.Lock()
+        """Held while something in it may be ended."""
         self.inside: list[Process] = []
         """The sandbox's own processes at the last look."""
         self.memory_bytes = self.memory_peak_bytes = self.processes = self.processes_peak = 0
@@ -74,6 +77,10 @@ class Watch:
         self.written_before: dict[tuple[int, int], int] | None = None
         self.bombed_at_s = float("-inf")
         self.disk = DiskState()
+        self.held_memory: Mapping[tuple[int, int], int] = {}
+        """Bytes of files in memory without a name, by number and start of the process that holds them, when last asked."""
+        self.held_disk: Mapping[tuple[int, int], int] = {}
+        """As that, of deleted files on the disk."""
 
     def use(self) -> SandboxUse:
         """What was used so far: CPU time until now where the kernel counts it for us, the rest as the last look found it."""
@@ -92,6 +99,11 @@ class Watch:
             network_bytes=self.watched.network_bytes(),
             notices=self.notices.all(),
         )
+
+    async def quiet(self) -> None:
+        """Returns when nothing in it is being ended: what was started meanwhile would be ended for what others did, and not know why."""
+        if self.judging.locked():
+            await asyncio.to_thread(self._wait_quiet)
 
     def take_notices(self, since: int) -> tuple[str, ...]:
         """For the result of a call that began when `notices.told` was `since`: what it has to say beside its own (`notices.py`).
@@ -133,6 +145,10 @@ class Watch:
     def is_session(self, process: Process) -> bool:
         """Whether it was started by us: a shell, a kernel, a command."""
         return process.parent == (self.watched.starter_pid or self.watched.holder_pid)
+
+    def _wait_quiet(self) -> None:
+        with self.judging:
+            return
 
     def look_at_events(self) -> None:
         """Tells what the kernel has done since the last time."""
@@ -200,6 +216,12 @@ class DiskState:
     free_bytes: int = 0
     free_files: int = 0
     is_over: bool = False
+    is_fresh: bool = False
+    """It was found over its bound by a count that no look has seen yet."""
+    is_growing: bool = False
+    """It had not got less by that count: whoever writes is ended."""
+    is_over_by_held: bool = False
+    """It would not be but for deleted files that are still open."""
 
     def is_due(self, now_s: float, cpu_s: float, free_bytes: int, free_files: int, limits: Limits) -> bool:
         """Whether files may have come that make a difference. Who computes nothing writes nothing."""

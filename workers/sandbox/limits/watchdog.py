@@ -7,7 +7,8 @@
       memory      the largest processes, until the rest fits
       processes   all but shells and kernels; these too when it happens again soon
       CPU time    whatever still computes, at each look from then on
-      disk        whatever wrote since the last look, at each look until files are deleted
+      disk        whatever wrote since the last count, after each count until files are deleted; what holds deleted ones open. While it
+                  gets less nobody is ended: who deletes writes too
 3. It acts on processes that descend from the sandbox's holder, are inside its walls and are still themselves; never on a name.
 4. It can be late: between two looks a process may take what the machine gives. The kernel's own bounds (one process's memory, one file's
    size, `pid_max`, groups) hold at every moment; what runs in sandboxes is what the kernel ends first when memory runs out.
@@ -21,6 +22,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,8 +31,9 @@ import structlog
 
 from workers.sandbox.limits import ending, verdicts
 from workers.sandbox.limits.disk import DiskCounter
+from workers.sandbox.limits.held_files import SharedMemory, held_files, own_shared_memory_bytes
 from workers.sandbox.limits.process_table import Process, ProcessTable, own_share_bytes, written_bytes
-from workers.sandbox.limits.verdicts import Weighed, is_near, size_text
+from workers.sandbox.limits.verdicts import MIB, Weighed, is_near, size_text
 from workers.sandbox.limits.watch import COUNT_EVERY_S, FILLED_BYTES, Watch, Watched
 
 log = structlog.get_logger(__name__)
@@ -46,6 +49,8 @@ AGAIN_S = 10.0
 MIN_FREE_BYTES = 512 * 1024 * 1024
 """With less free disk than this, whoever writes is ended: a full disk would end every sandbox of the node."""
 
+COUNTED_ABOVE = 4
+"""Files are counted to a quarter above their bound: so far it is known whether they get more or less."""
 FIRST_COUNT_S = 5.0
 """After an attachment; what it found there is soon known, and a start is not slowed down."""
 
@@ -62,11 +67,13 @@ class Watchdog:
         self._watches: dict[Watch, None] = {}
         self._table = ProcessTable()
         self._counter = DiskCounter()
+        self._shared_memory = SharedMemory()
         self._tasks: list[asyncio.Task[None]] = []
         self._some = asyncio.Event()
         self._look_now = asyncio.Event()
         self._looked = asyncio.Event()
         self._free_bytes = self._free_files = 0
+        self._is_emptying = False
         self.looks = 0
         self.look_cpu_s = 0.0
         """CPU seconds that all looks took."""
@@ -132,12 +139,16 @@ class Watchdog:
         began_s = time.thread_time()
         soon = self._look_at_disk()
         families = self._table.look(watch.watched.holder_pid for watch in watches)
+        has_moved = self._shared_memory.has_moved()
         for watch in watches:
             if not watch.is_there:
                 continue
             memory_before = watch.memory_bytes
             watch.take_in(families[watch.watched.holder_pid])
-            soon = self._judge(watch, memory_before) or soon
+            if has_moved:
+                watch.held_memory = held_files(watch.inside).memory
+            with watch.judging:
+                soon = self._judge(watch, memory_before) or soon
             watch.forget_ended()
         took_s = time.thread_time() - began_s
         self.looks += 1
@@ -148,6 +159,7 @@ class Watchdog:
         """Whether the node's disk fills up quickly, or is nearly full."""
         before = self._free_bytes
         self._read_disk()
+        self._is_emptying = self._free_bytes > before
         return self._free_bytes < MIN_FREE_BYTES or before - self._free_bytes > FILLED_BYTES
 
     def _read_disk(self) -> None:
@@ -164,9 +176,10 @@ class Watchdog:
         if watch.cpu_s > limits.sandbox_cpu_s:
             self._end_busy(watch)
         low = self._free_bytes < MIN_FREE_BYTES
-        if watch.disk.is_over or low:
+        if watch.disk.is_fresh or low:
+            watch.disk.is_fresh = False
             self._end_writers(watch, low)
-        else:
+        elif not watch.disk.is_over:
             watch.written_before = None
         growth = watch.memory_bytes - memory_before
         return (
@@ -178,13 +191,15 @@ class Watchdog:
 
     def _judge_memory(self, watch: Watch) -> None:
         limit = watch.watched.limits.sandbox_memory_bytes
-        if not is_near(watch.memory_bytes, limit):
-            return
         here = [process for process in watch.inside if not process.is_ended]
-        used = sum(_weight(process, SMALL_BYTES) for process in here)
+        held = {process: watch.held_memory.get((process.pid, process.started), 0) for process in here}
+        if not is_near(watch.memory_bytes + sum(held.values()), limit):
+            return
+        used = sum(_weight(process, held[process], SMALL_BYTES) for process in here)
         if used <= limit:
             return
-        weighed = [Weighed(process, _weight(process)) for process in here]  # what many small ones share would end somebody now
+        # what many small ones share would end somebody now
+        weighed = [Weighed(process, _weight(process, held[process])) for process in here]
         used = sum(one.bytes for one in weighed)
         over = f"memory: the sandbox used {size_text(used)} of its {size_text(limit)}"
         for one in verdicts.too_heavy(weighed, limit):
@@ -219,13 +234,25 @@ class Watchdog:
         ending.kill(busy, lambda names: watch.tell(f"{over}; killed: {names}"))
 
     def _end_writers(self, watch: Watch, low: bool) -> None:
+        if watch.disk.is_over_by_held and self._end_holders(watch):
+            return
         over = f"{_disk_text(watch)}: delete some"
         if low and not watch.disk.is_over:
             over = f"disk: the node has only {size_text(self._free_bytes)} left"
         written = {process: written_bytes(process.pid) for process in watch.inside if not process.is_ended}
-        writers = verdicts.writers(written, watch.written_before)
-        ending.kill(writers, lambda names: watch.tell(f"{over}; killed what was writing: {names}"))
+        if watch.watched.keeper_pid:  # only who is still on its way in hides behind walls: we have every right over what runs there
+            written = {process: count for process, count in written.items() if count is not None}
+        if watch.disk.is_growing or (low and not self._is_emptying):
+            writers = verdicts.writers(written, watch.written_before)
+            ending.kill(writers, lambda names: watch.tell(f"{over}; killed what was writing: {names}"))
         watch.written_before = {(process.pid, process.started): count for process, count in written.items() if count is not None}
+
+    def _end_holders(self, watch: Watch) -> bool:
+        """Nothing but the end of who holds them frees files that have no name any more; False when nobody holds much."""
+        holders = [process for process in watch.inside if watch.held_disk.get((process.pid, process.started), 0) >= MIB]
+        over = f"{_disk_text(watch)}, deleted ones that are still open among them"
+        ending.kill(holders, lambda names: watch.tell(f"{over}; killed what holds these: {names}"))
+        return bool(holders)
 
     # -- disk ---------------------------------------------------------------------------------------------------------------------------
 
@@ -246,27 +273,42 @@ class Watchdog:
         limits, state = watch.watched.limits, watch.disk
         state.cpu_s, state.free_bytes, state.free_files = watch.cpu_s, self._free_bytes, self._free_files
         began_s = time.monotonic()
+        before = state.counted
         try:
-            state.counted = await self._counter.count(watch.watched.folders, max_files=limits.files)
+            most = limits.files + limits.files // COUNTED_ABOVE
+            named = await self._counter.count(watch.watched.folders, max_files=most)
+            watch.held_disk = (await asyncio.to_thread(held_files, watch.inside)).disk
         except OSError as error:
             log.error("sandbox_disk_not_counted", sandbox_id=watch.watched.sandbox_id, error=str(error))
             return
         finally:
             state.at_s = time.monotonic()
             state.took_s = state.at_s - began_s
-        over = state.counted.bytes > limits.disk_bytes or state.counted.files > limits.files or state.counted.uncounted > 0
+        state.counted = replace(named, bytes=named.bytes + sum(watch.held_disk.values()))
+        over_by_named = named.bytes > limits.disk_bytes or named.files > limits.files or named.uncounted > 0
+        over = over_by_named or state.counted.bytes > limits.disk_bytes
+        state.is_over_by_held = over and not over_by_named
+        grew = state.counted.bytes > before.bytes or named.files > before.files or named.files > most
+        state.is_growing = over and (grew or not state.is_over)
+        state.is_fresh = over
         if over and not state.is_over:
-            watch.tell(f"{_disk_text(watch)}: whatever writes is killed until some are deleted")
+            if not state.is_over_by_held:
+                watch.tell(f"{_disk_text(watch)}: whatever writes is killed until some are deleted")
             self.look_soon()
         state.is_over = over
 
 
-def _weight(process: Process, small_bytes: int = 0) -> int:
-    """What it takes by itself; one with less than `small_bytes` is not asked how much of that it shares."""
+def _weight(process: Process, held_bytes: int, small_bytes: int = 0) -> int:
+    """What it takes by itself; one with less than `small_bytes` is not asked how much of that it shares.
+
+    Args:
+        held_bytes: its files in memory, mapped or not.
+    """
+    unmapped = max(0, held_bytes - own_shared_memory_bytes(process.pid)) if held_bytes else 0
     if process.rss_bytes < small_bytes:
-        return process.rss_bytes
+        return process.rss_bytes + unmapped
     share = own_share_bytes(process.pid)
-    return process.rss_bytes if share is None else share
+    return (process.rss_bytes if share is None else share) + unmapped
 
 
 def _disk_text(watch: Watch) -> str:

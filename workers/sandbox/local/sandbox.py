@@ -152,6 +152,7 @@ class LocalSandbox:
         timeout_s: float,
         max_output_bytes: int = DEFAULT_OUTPUT_BYTES,
     ) -> ExecResult:
+        await self._watch.quiet()
         told = self._watch.notices.told
         result = await execute(
             self._launcher,

@@ -1,6 +1,6 @@
 """Shells and kernels of a sandbox that something watches: what they answer says too what was ended or refused meanwhile.
 
-A cancelled call, or one that raises, takes no notice away: the next result has it.
+A cancelled call, or one that raises, takes no notice away: the next result has it. No call begins while something is being ended.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class WatchedShell:
         max_output_bytes: int = DEFAULT_OUTPUT_BYTES,
         stdin: ShellStdin = "null",
     ) -> ShellResult:
+        await self._watch.quiet()
         told = self._watch.notices.told
         result = await self._shell.run(
             command, timeout_s=timeout_s, no_change_timeout_s=no_change_timeout_s, max_output_bytes=max_output_bytes, stdin=stdin
@@ -40,6 +41,7 @@ class WatchedShell:
     async def wait(
         self, *, timeout_s: float, no_change_timeout_s: float | None = None, max_output_bytes: int = DEFAULT_OUTPUT_BYTES
     ) -> ShellResult:
+        await self._watch.quiet()
         told = self._watch.notices.told
         result = await self._shell.wait(timeout_s=timeout_s, no_change_timeout_s=no_change_timeout_s, max_output_bytes=max_output_bytes)
         return replace(result, notices=self._watch.take_notices(told))
@@ -56,6 +58,7 @@ class WatchedKernel:
         self.close = kernel.close
 
     async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES) -> KernelResult:
+        await self._watch.quiet()
         told = self._watch.notices.told
         result = await self._kernel.run(code, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
         return replace(result, notices=self._watch.take_notices(told))

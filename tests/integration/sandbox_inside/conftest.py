@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -12,8 +13,9 @@ import pytest
 
 from tests.contract.sandbox.kinds import Kind, usable
 from tests.integration.sandbox_inside.servers import Above, FalseServer
+from workers.sandbox import SandboxGone, SandboxOwner
 from workers.sandbox.inside import InsideLauncher
-from workers.sandbox.local import LocalSandboxes
+from workers.sandbox.local import LocalSandbox, LocalSandboxes
 from workers.sandbox.local.folder import remove_tree
 
 
@@ -37,6 +39,14 @@ async def provider(kind: Kind, place: Path) -> AsyncIterator[LocalSandboxes]:
     assert isinstance(made, LocalSandboxes)
     async with made as provider:
         yield provider
+
+
+@pytest.fixture
+async def sandbox(provider: LocalSandboxes, kind: Kind) -> AsyncIterator[LocalSandbox]:
+    sandbox = await provider.start(kind.spec, SandboxOwner(job_id="job", attempt=1, boot_id="boot"))
+    yield sandbox
+    with contextlib.suppress(SandboxGone):
+        await sandbox.kill()
 
 
 @pytest.fixture

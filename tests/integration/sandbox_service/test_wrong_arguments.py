@@ -177,7 +177,8 @@ def wrong_records() -> Iterator[Message]:
     yield from (with_field("start", "spec", {**SPEC, "isolation": isolation}) for isolation in (*NO_TEXTS, "walls"))
     yield from (with_field("start", "spec", {**SPEC, "env": env}) for env in NO_VARIABLES)
     wrong_limits: list[dict[str, object]] = [{name: value} for name in LIMITS for value in NO_WHOLE_NUMBERS]
-    for limit in (*wrong_limits, {"open_files": 3}, {"processes": 1}, {"cpu_s": 0}, {"memory_bytes": -1}):
+    wrong_limits += [{"open_files": 3}, {"processes": 1}, {"cpu_s": 0}, {"memory_bytes": -1}]
+    for limit in wrong_limits:
         yield with_field("start", "spec", {**SPEC, "limits": {**LIMITS, **limit}})
 
 

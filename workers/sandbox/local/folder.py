@@ -373,7 +373,10 @@ class SandboxFolder:
         return FolderState(**{name: values[name] for name in FolderState.__slots__ if name in values})
 
     def _write_state(self, state: FolderState) -> None:
-        write_json(self.path / "state.json", {name: getattr(state, name) for name in FolderState.__slots__})
+        try:
+            write_json(self.path / "state.json", {name: getattr(state, name) for name in FolderState.__slots__})
+        except FileNotFoundError:  # who removes it does not wait for the lock
+            raise SandboxGone(self.sandbox_id, "its folder was removed") from None
 
 
 def make_mount_points(upper: Path, mount_points: Sequence[str]) -> None:

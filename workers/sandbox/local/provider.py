@@ -287,6 +287,8 @@ class LocalSandboxes:
             holder = await Holder.start(
                 folder.sandbox_id, leases=leases, children_file=folder.children_file, log_file=folder.log_file, limits=spec.limits
             )
+        except FileNotFoundError as error:  # a later attempt, or whoever knows that the job is over, was faster
+            raise SandboxGone(folder.sandbox_id, "its folder was removed") from error
         finally:
             os.close(lease)
         making = cast("asyncio.Task[LocalSandbox]", asyncio.current_task())
@@ -543,7 +545,7 @@ async def _undo(making: asyncio.Task[LocalSandbox], *, parks: bool) -> None:
         return
     try:
         if parks:
-            await sandbox.park()
+            await sandbox.give_back()
         else:
             await sandbox.kill()
     except SandboxGone:  # somebody removed it meanwhile, with its job: there is nothing to end any more

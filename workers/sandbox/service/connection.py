@@ -138,6 +138,7 @@ class Connection(Peer):
             self._hello_timer.cancel()
         for call in self._calls.values():
             call.cancel()
+            self.node.wind_up(call)
         if self.attachment is not None:
             self.node.lose(self.attachment)
         self._service.leave(self)

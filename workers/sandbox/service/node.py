@@ -227,9 +227,16 @@ class NodeSandboxes:
         self._losses.add(ending)
         ending.add_done_callback(self._losses.discard)
 
+    def wind_up(self, call: asyncio.Task[None]) -> None:
+        """A call that was cancelled because its connection has ended: what it began may only now be found to be nobody's."""
+        self._losses.add(call)
+        call.add_done_callback(self._losses.discard)
+
     async def settle(self) -> None:
         """Until nothing is left of connections that have ended by now."""
-        await asyncio.gather(*self._losses)
+        for outcome in await asyncio.gather(*self._losses, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
         await self.provider.settle()
         await self._starts.settle()
 
@@ -360,7 +367,7 @@ class NodeSandboxes:
         keeps = not attachment.was_made and not sandbox.is_changed
         try:
             with contextlib.suppress(SandboxGone):  # it ended by itself, or somebody was faster
-                await (sandbox.park() if keeps else sandbox.kill())
+                await (sandbox.give_back() if keeps else sandbox.kill())
             if not keeps:  # it may have been just being parked, for a worker that never heard of it
                 await self._tear_down(attachment.sandbox_id)
         except SandboxError as error:

@@ -32,6 +32,7 @@ from tests.faults.judging_trainer import OUTSIDE_POINTS
 from tests.faults.math_fleet import RUN, MathFleet, ended
 from tests.faults.test_worker_processes import GRADER_POINTS
 from tests.integration.images.test_kills import IMAGE_POINTS
+from tests.integration.sandbox_life.test_service_kills import SERVICE_POINTS
 from tests.integration.supervisor.test_kills import SUPERVISOR_POINTS
 from tests.integration.weight_update.test_deaths import UPDATE_POINTS
 
@@ -198,6 +199,16 @@ async def test_a_command_killed_at_its_call_is_given_again(name: str, settings: 
 def test_a_process_is_killed_at_every_failpoint_there_is() -> None:
     """The page has all of them (`tests/e2e/test_docs.py`); these are the lists that the kills go through."""
     counted = {name.partition(":")[0] for name in (*SUPERVISOR_POINTS, *IMAGE_POINTS)}
-    killed = {*WORKER_FAILPOINTS, *WORKER_POINTS, *GRADER_POINTS, *TRAINER_POINTS, *COMMAND_POINTS, *OUTSIDE_POINTS, *UPDATES, *counted}
+    killed = {
+        *WORKER_FAILPOINTS,
+        *WORKER_POINTS,
+        *GRADER_POINTS,
+        *TRAINER_POINTS,
+        *COMMAND_POINTS,
+        *OUTSIDE_POINTS,
+        *UPDATES,
+        *counted,
+        *SERVICE_POINTS,
+    }
 
     assert killed == set(listed_failpoints())

@@ -35,6 +35,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from pipeline.failpoints import failpoint
 from workers.sandbox.errors import SandboxBusy, SandboxGone, SandboxRefused, StaleAttempt
 from workers.sandbox.local.backend import Place
 from workers.sandbox.local.identity import ProcessIdentity, machine_boot
@@ -165,6 +166,7 @@ class SandboxFolder:
         )
         unnamed = scratch / f"{NEW_PREFIX}{sandbox_id}"
         unnamed.mkdir(mode=0o700)
+        failpoint("node_nameless")
         write_json(unnamed / "owner.json", {name: getattr(record, name) for name in OwnerRecord.__slots__})
         wishes = {name: getattr(spec, name) for name in SandboxSpec.__slots__}
         wishes |= {"env": dict(spec.env), "limits": asdict(spec.limits), "image_digest": image_digest}
@@ -175,6 +177,7 @@ class SandboxFolder:
         for name in ("lock", "lease"):
             (unnamed / name).touch(mode=0o600)
         unnamed.rename(scratch / sandbox_id)
+        failpoint("node_named")
         folder = cls(scratch / sandbox_id, record)
         folder.run.mkdir(mode=0o700)
         folder.given.mkdir(mode=0o700)
@@ -332,7 +335,9 @@ class SandboxFolder:
         trash = self.path.with_name(f"{TRASH_PREFIX}{self.sandbox_id}")
         with contextlib.suppress(FileNotFoundError):
             self.path.rename(trash)
+        failpoint("node_trashed")
         remove_tree(trash)
+        failpoint("node_sockets_left")
         remove_tree(self.run)
 
     @contextlib.contextmanager

@@ -21,6 +21,7 @@ from typing import Literal, Self, cast
 import structlog
 import zmq.asyncio
 
+from pipeline.failpoints import failpoint
 from pipeline.folders import make_private_folder, socket_path
 from workers.sandbox import inside as execution
 from workers.sandbox.base import Probe
@@ -282,6 +283,7 @@ class LocalSandboxes:
         """Takes the lease, puts a holder under it, and builds the walls."""
         assert self._context is not None, "enter the provider first"
         lease = await asyncio.to_thread(folder.claim, owner, handle.token)
+        failpoint("node_leased")
         try:
             leases = [lease] if image is None else [lease, image.fileno()]
             holder = await Holder.start(
@@ -293,6 +295,7 @@ class LocalSandboxes:
             os.close(lease)
         making = cast("asyncio.Task[LocalSandbox]", asyncio.current_task())
         self._holders[making] = holder
+        failpoint("node_held")
         try:
             if making in self._unwanted:
                 raise SandboxGone(folder.sandbox_id, NOT_WANTED)
@@ -300,9 +303,11 @@ class LocalSandboxes:
             if identity is None:
                 raise SandboxGone(folder.sandbox_id, "its holder ended as it started")
             state = await asyncio.to_thread(folder.record_holder, identity)
+            failpoint("node_holder_noted")
             cgroup = await asyncio.to_thread(make_groups, self._cgroups, folder.path, spec.limits)
             holder.groups = cgroup.entries if cgroup is not None else ()
             inside, launcher, files = await self._build(folder, spec, image, holder)
+            failpoint("node_walled")
             holder.gone.add_done_callback(lambda _: files.close())
             proxy = self._proxy(spec, inside, folder.sandbox_id, lambda notice: watch.tell(notice))
             watch = self._watchdog.watch(

@@ -4,7 +4,8 @@
     RUN    `Trajectory.extra["sandbox"]`: INIT's and its own
     EVAL   `Grade.details["sandbox"]`: all, when it had a sandbox of its own
 
-So the last body that has one says it all. A record is not worth a job: who cannot be asked, or says what is none, is left out.
+So the last body that has one says it all. Of an attempt that failed there is no body: the reason that is kept of it ends with the last
+notice. A record is not worth a job: who cannot be asked, or says what is none, is left out.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
-from pipeline.attempts import Awaiting, End, JobControl, Settled
+from pipeline.attempts import Awaiting, End, GivenUp, JobControl, Settled
 from pipeline.errors import JobCancelled, LeaseLost
 from pipeline.messages import JobSpec, Outcome, RewardSource, Stage
 from workers.handlers.base import StageContext, TaskHandler
@@ -18,6 +18,7 @@ from workers.sandbox.spec import SandboxOwner
 from workers.stages.bodies import Bodies
 from workers.stages.failures import HandlerExited, end_of, kind_of, the_one_error
 from workers.stages.held_sandboxes import HeldSandboxes
+from workers.stages.sandbox_record import used_by
 
 PROGRESS_MARGIN_S = 30.0
 """A stage that overruns its own limit has this long to come back before its lease is let go."""
@@ -81,7 +82,11 @@ class StageWork(ABC):
             if context is not None:
                 context = replace(context, last_failure=kind_of(await self.bodies.last_error(control.held.job)))
             end = end_of(self.stage, error, handler, context)
-            return end if context is None else waiting_for_more(end, context.spec)
+            if context is None:
+                return end
+            if isinstance(end, GivenUp) and (used := await used_by(context)) is not None and used.notices:
+                end = replace(end, why=f"{end.why}; before that, in its sandbox: {used.notices[-1]}")
+            return waiting_for_more(end, context.spec)
 
     def context(self, control: JobControl, spec: JobSpec) -> StageContext:
         """What the handler gets of this attempt."""

@@ -85,6 +85,22 @@ async def test_a_job_says_what_its_sandboxes_used_and_what_was_ended_in_them(fle
     assert story_as_map(story)["sandbox"] == use.to_map()
 
 
+async def test_an_attempt_that_failed_says_what_its_sandbox_met_before(fleet: Fleet, sandboxes: RemoteSandboxes) -> None:
+    async def breaks(context: RunContext) -> Trajectory:
+        async with await context.sandbox() as sandbox:
+            await sandbox.exec(EAT, timeout_s=15)
+            raise OSError("no answer from the build")
+
+    (job,) = await fleet.add("job", max_failed=0)
+    fleet.start(play=Play(on_init=init, on_run=breaks), sandboxes=sandboxes)
+
+    record = await fleet.result(timeout_s=30)
+
+    assert record["out"] == "infra_failure"
+    failed = (await fleet.audit.job(job))["err"]
+    assert failed.startswith("handler: OSError: no answer from the build; before that, in its sandbox: memory: the sandbox ")
+
+
 def test_what_a_stage_wrote_that_nobody_understands_costs_only_itself() -> None:
     newer = {"enforced": ["memory"], "notices": {}}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.sandbox.limits.disk import DiskUse
 from workers.sandbox.limits.process_table import Process
-from workers.sandbox.limits.verdicts import MIB, Weighed, busy, size_text, too_heavy, writers
+from workers.sandbox.limits.verdicts import MIB, Weighed, busy, over_by, size_text, too_heavy, writers
 from workers.sandbox.limits.watch import COUNT_EVERY_S, FILLED_BYTES, DiskState
 from workers.sandbox.spec import GIB, Limits
 
@@ -77,3 +78,17 @@ def test_files_are_counted_when_the_disk_fills_or_time_has_passed_and_never_for_
     assert replace(state, is_over=True).is_due(110.0, 3.0, free, files, limits), "it may have deleted some"
     nearly_full = replace(state, counted=DiskUse(bytes=GIB - 2 * MIB))
     assert nearly_full.is_due(110.0, 4.0, free - MIB, files, limits), "little is left for it"
+
+
+@pytest.mark.parametrize(
+    ("named", "with_deleted", "cause"),
+    [
+        (DiskUse(bytes=90, files=9), 90, ""),
+        (DiskUse(bytes=90, files=9), 101, "deleted"),
+        (DiskUse(bytes=101, files=9), 101, "bytes"),
+        (DiskUse(bytes=101, files=11), 101, "files"),
+        (DiskUse(bytes=1, files=1, uncounted=1), 1, "depth"),
+    ],
+)
+def test_the_disk_is_over_by_what_its_owner_can_change(named: DiskUse, with_deleted: int, cause: str) -> None:
+    assert over_by(named, with_deleted, Limits(disk_bytes=100, files=10)) == cause

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from workers.sandbox.limits.disk import DiskUse
 from workers.sandbox.limits.process_table import Process
+from workers.sandbox.spec import Limits
+
+DiskCause = Literal["", "depth", "files", "bytes", "deleted"]
 
 NEAR_SHARE = 0.8
 """RSS counts shared pages in each process, so it is never below what the sandbox really has: under this share nothing finer is asked."""
@@ -56,6 +61,22 @@ def writers(written: Mapping[Process, int | None], before: Mapping[tuple[int, in
     if before is None:
         return [process for process, count in written.items() if count is None or count >= MIB]
     return [process for process, count in written.items() if count is None or count > before.get((process.pid, process.started), 0)]
+
+
+def over_by(named: DiskUse, with_deleted_bytes: int, limits: Limits) -> DiskCause:
+    """Which bound on the disk is broken; empty when none is.
+
+    Args:
+        named: what can be counted from folders.
+        with_deleted_bytes: as `named.bytes`, with deleted files that are still open.
+    """
+    if named.uncounted:
+        return "depth"
+    if named.files > limits.files:
+        return "files"
+    if named.bytes > limits.disk_bytes:
+        return "bytes"
+    return "deleted" if with_deleted_bytes > limits.disk_bytes else ""
 
 
 def size_text(count: float) -> str:

@@ -14,7 +14,7 @@ from workers.sandbox.limits.cgroups import Events, SandboxCgroup
 from workers.sandbox.limits.disk import DiskUse
 from workers.sandbox.limits.notices import Notices
 from workers.sandbox.limits.process_table import Process, numbers_of, read_process, total
-from workers.sandbox.limits.verdicts import size_text
+from workers.sandbox.limits.verdicts import DiskCause, size_text
 from workers.sandbox.spec import Limits
 from workers.sandbox.use import SandboxUse
 
@@ -220,8 +220,7 @@ class DiskState:
     """It was found over its bound by a count that no look has seen yet."""
     is_growing: bool = False
     """It had not got less by that count: whoever writes is ended."""
-    is_over_by_held: bool = False
-    """It would not be but for deleted files that are still open."""
+    over_by: DiskCause = ""
 
     def is_due(self, now_s: float, cpu_s: float, free_bytes: int, free_files: int, limits: Limits) -> bool:
         """Whether files may have come that make a difference. Who computes nothing writes nothing."""

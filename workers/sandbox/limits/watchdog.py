@@ -234,7 +234,7 @@ class Watchdog:
         ending.kill(busy, lambda names: watch.tell(f"{over}; killed: {names}"))
 
     def _end_writers(self, watch: Watch, low: bool) -> None:
-        if watch.disk.is_over_by_held and self._end_holders(watch):
+        if watch.disk.over_by == "deleted" and self._end_holders(watch):
             return
         over = f"{_disk_text(watch)}: delete some"
         if low and not watch.disk.is_over:
@@ -285,17 +285,16 @@ class Watchdog:
             state.at_s = time.monotonic()
             state.took_s = state.at_s - began_s
         state.counted = replace(named, bytes=named.bytes + sum(watch.held_disk.values()))
-        over_by_named = named.bytes > limits.disk_bytes or named.files > limits.files or named.uncounted > 0
-        over = over_by_named or state.counted.bytes > limits.disk_bytes
-        state.is_over_by_held = over and not over_by_named
+        cause = verdicts.over_by(named, state.counted.bytes, limits)
+        over = cause != ""
         grew = state.counted.bytes > before.bytes or named.files > before.files or named.files > most
         state.is_growing = over and (grew or not state.is_over)
         state.is_fresh = over
-        if over and not state.is_over:
-            if not state.is_over_by_held:
+        if over:
+            if cause not in (state.over_by, "deleted"):
                 watch.tell(f"{_disk_text(watch)}: whatever writes is killed until some are deleted")
             self.look_soon()
-        state.is_over = over
+        state.is_over, state.over_by = over, cause
 
 
 def _weight(process: Process, held_bytes: int, small_bytes: int = 0) -> int:

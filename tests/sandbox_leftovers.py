@@ -8,7 +8,7 @@ session, namespace or environment it hides. What runs of the node is therefore w
     descriptors   of the node's own processes: a file of a sandbox, a namespace, a device of FUSE, a socket of another network
     sockets       bound below the node's folders, or listening for the network
     files         below scratch and run, but the service's own
-    cgroups       of a process that has ended, or with the name of a sandbox
+    cgroups       of a sandbox, or made by a process that has ended
 """
 
 from __future__ import annotations
@@ -116,14 +116,18 @@ class Leftovers:
         return [f"file {name}" for name in found if name not in OWN_FILES]
 
     def cgroups(self) -> list[str]:
-        """Control groups of a sandbox, or made by a process of ours that has ended."""
+        """Control groups of sandboxes of the node's own processes, and those of one that has ended."""
         found = []
         for folder, names, _ in os.walk("/sys/fs/cgroup"):
-            for name in names:
+            for name in list(names):
                 made_by = re.fullmatch(r"rollstream-(\d+)-\d+", name)
-                is_ours = made_by is not None and int(made_by[1]) in self._own and not Path(f"/proc/{made_by[1]}").exists()
-                if is_ours or (SANDBOX_ID.fullmatch(name) and (self.place / "s/sandboxes" / name).exists()):
+                if made_by is None or int(made_by[1]) not in self._own:
+                    continue
+                if _has_ended(int(made_by[1])):
                     found.append(f"cgroup {folder}/{name}")
+                for inner in os.scandir(f"{folder}/{name}"):
+                    if inner.is_dir():
+                        found.append(f"cgroup {inner.path}")
         return found
 
     def _reap(self) -> None:

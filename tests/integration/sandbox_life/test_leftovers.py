@@ -6,8 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -133,15 +133,6 @@ def test_a_socket_that_listens_for_the_network(look: Leftovers) -> None:
 def test_a_socket_below_the_run_folder(look: Leftovers, place: Path, unlinked: bool) -> None:
     with bound(place / "run/left", unlinked=unlinked):
         assert f"socket {place}/run/left" in look.found()
-
-
-def folder_in(where: str) -> Callable[[Path], AbstractContextManager[None]]:
-    @contextmanager
-    def left(place: Path) -> Iterator[None]:
-        (place / where).mkdir()
-        yield
-
-    return left
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from workers.sandbox.local import LocalSandboxes
 from workers.sandbox.service.client import RemoteSandboxes
 from workers.sandbox.service.node import NodeSandboxes
 from workers.sandbox.service.peer import PATIENCE, Patience
-from workers.sandbox.service.server import SandboxServer
+from workers.sandbox.service.server import LOOK_S, SandboxServer
 from workers.sandbox.service.settings import SandboxSettings
 from workers.sandbox.service.wire import Message
 from workers.sandbox.spec import Isolation
@@ -25,6 +25,7 @@ async def serving_here(
     isolation: Iterable[Isolation] = (Isolation.NONE,),
     settings: SandboxSettings | None = None,
     patience: Patience = PATIENCE,
+    look_s: float = LOOK_S,
 ) -> AsyncIterator[SandboxServer]:
     """Serves what a provider makes, for as long as the block runs.
 
@@ -34,13 +35,18 @@ async def serving_here(
         isolation: what the provider serves, as workers are told.
         settings: of starts, the warm pool and the janitor; its folders are not looked at.
         patience: with its peers.
+        look_s: between looks whether its socket is still there.
     """
     make_private_folder(run_dir)
 
     def told() -> Message:
         return {"backend": provider.backend, "isolation": sorted(word.value for word in isolation)}
 
-    async with provider, NodeSandboxes(provider, settings) as node, SandboxServer(node, run_dir, told, patience=patience) as server:
+    async with (
+        provider,
+        NodeSandboxes(provider, settings) as node,
+        SandboxServer(node, run_dir, told, patience=patience, look_s=look_s) as server,
+    ):
         yield server
         server.stop_listening()
         await server.node.drain(0.0)

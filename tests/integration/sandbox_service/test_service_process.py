@@ -1,0 +1,112 @@
+"""The installed command, as two launchers start it in the same moment, and as it is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline.testing.wait import wait_until
+from tests.integration.sandbox_life.nodes import an_owner
+from tests.integration.sandbox_service.nodes import PLAIN
+from workers.sandbox import SandboxGone, SandboxTaken
+from workers.sandbox.service import RemoteSandboxes
+from workers.sandbox.service.server import SOCKET_NAME
+from workers.sandbox.service.settings import SANDBOXES
+
+ROOT = Path(__file__).parents[3]
+QUICKLY_S = 5.0
+"""A worker hears of the end of its service from the kernel, in milliseconds, and not from a limit: the shortest is ten seconds."""
+EXIT_ALREADY_SERVED = 4
+
+
+@asynccontextmanager
+async def started(place: Path, count: int) -> AsyncIterator[list[asyncio.subprocess.Process]]:
+    command = [sys.executable, "-m", "ops.cli", "sandbox", "serve", "--backend", "process"]
+    command += ["--run-dir", str(place / "run"), "--scratch-dir", str(place / "s"), "--grace-s", "0"]
+    processes = [
+        await asyncio.create_subprocess_exec(
+            *command, cwd=ROOT, env={**os.environ, "HOME": str(place)}, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        )
+        for _ in range(count)
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+
+async def serving(place: Path) -> None:
+    await wait_until((place / "run" / SOCKET_NAME).exists, "it serves", timeout_s=60)
+
+
+def sandboxes(place: Path) -> list[str]:
+    return [path.name for path in (place / "s" / SANDBOXES).iterdir()]
+
+
+async def test_of_two_that_start_at_once_one_serves_and_the_other_says_who_does(place: Path) -> None:
+    async with started(place, 2) as processes:
+        waits = {asyncio.create_task(process.wait()): process for process in processes}
+        done, going = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+        [loser], [winner] = ([waits[task] for task in tasks] for tasks in (done, going))
+        assert loser.stderr is not None
+        said = (await loser.stderr.read()).decode()
+
+        assert loser.returncode == EXIT_ALREADY_SERVED
+        holder = re.search(r"is served already, by process (\d+|\(unknown\)):", said)
+        assert holder is not None, said
+        assert holder[1] in (str(winner.pid), "(unknown)")
+        await serving(place)
+        async with RemoteSandboxes(place / "run") as remote:
+            assert remote.hello["pid"] == winner.pid
+        winner.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(winner.wait(), 30) == 0
+        assert not (place / "run" / SOCKET_NAME).exists()
+        assert sandboxes(place) == []
+
+
+async def test_a_worker_whose_service_is_killed_hears_it_at_once_and_the_next_one_sweeps(place: Path) -> None:
+    async with started(place, 1) as [first]:
+        await serving(place)
+        async with RemoteSandboxes(place / "run") as remote:
+            epoch = remote.epoch
+            handle = await (await remote.start(PLAIN, an_owner("parked"))).park()
+            sandbox = await remote.start(PLAIN, an_owner("attached"))
+            shell = asyncio.create_task(sandbox.shell().run("echo $$ >pid; sleep 600", timeout_s=600))
+            pid_file = Path(sandbox.handle.folder) / "home" / "pid"
+            await wait_until(lambda: pid_file.exists() and pid_file.read_text().strip(), "the command runs")
+
+            first.kill()
+            at_s = time.monotonic()
+
+            with pytest.raises(SandboxTaken):
+                await shell
+            assert await remote.lost
+            assert time.monotonic() - at_s < QUICKLY_S
+            with pytest.raises(SandboxGone):
+                await remote.attach(handle, an_owner("parked", attempt=2))
+        await first.wait()
+        left = sandboxes(place)
+    (place / "run" / SOCKET_NAME).unlink()  # it was killed: only its lock has gone with it
+
+    async with started(place, 1) as [second]:
+        await serving(place)
+        async with RemoteSandboxes(place / "run") as remote:
+            assert handle.sandbox_id in left
+            assert remote.epoch not in ("", epoch)
+            assert sandboxes(place) == []
+            with pytest.raises(SandboxGone):
+                await remote.attach(handle, an_owner("parked", attempt=2))
+        second.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(second.wait(), 30) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import starmap
 
 from ops.visible_text import visible_line
 from pipeline.messages import Json
@@ -46,7 +47,7 @@ def as_text(view: SandboxView) -> list[str]:
         f"job        {view.job_id}, made by attempt {view.attempt}, last seen {view.seen_attempt}",
         f"attached   to {who}",
         f"backend    {view.backend}, isolation {view.isolation or 'unknown'}, image {view.image or '(the files of the node)'}",
-        "limits     " + (", ".join(f"{name} {value}" for name, value in view.limits.items()) or "none"),
+        "limits     " + ("; ".join(starmap(_limit, view.limits.items())) or "none"),
         *(visible_line(line) for line in (use_lines(view.use) if view.use is not None else ["enforced   nobody is attached"])),
         f"running    {len(view.processes)}",
     ]
@@ -63,8 +64,14 @@ def use_lines(use: SandboxUse) -> list[str]:
     ]
     if use.network_bytes:
         figures.append(f"network {size_text(use.network_bytes)}")
-    enforced = ", ".join(f"{limit} by {means}" for limit, means in use.enforced.items())
+    enforced = "; ".join(f"{limit}: {means}" for limit, means in use.enforced.items())
     return [f"enforced   {enforced or 'not told'}", f"used       {', '.join(figures)}", *(f"limit met  {notice}" for notice in use.notices)]
+
+
+def _limit(name: str, value: object) -> str:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return f"{name.removesuffix('_bytes')}: {size_text(value)}"
+    return f"{name}: {value}"
 
 
 def age(seconds: float) -> str:

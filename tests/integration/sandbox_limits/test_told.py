@@ -74,7 +74,8 @@ async def test_through_the_service_a_model_and_a_person_read_the_same(remote: Re
     assert use.memory_peak_bytes >= 160 * MIB
     shown = as_text(view)
     assert f"limit met  {use.notices[0]}" in shown
-    assert any(text.startswith("enforced   memory by ") for text in shown)
+    assert any(text.startswith("enforced   memory: ") for text in shown)
+    assert any("sandbox_memory: 160 MiB" in text for text in shown)
     told = orjson.loads(orjson.dumps(as_map(view)))
     assert (told["use"]["notices"], told["limits"]["sandbox_memory_bytes"]) == ([use.notices[0]], 160 * MIB)
     assert in_the_end.notices == use.notices, "asked when it was gone"

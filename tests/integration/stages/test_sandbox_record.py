@@ -79,7 +79,7 @@ async def test_a_job_says_what_its_sandboxes_used_and_what_was_ended_in_them(fle
     assert (await fleet.trajectory(record)).extra["patch"] == "+1"
     shown = text_of(story)
     assert f"limit met  {notice}" in shown
-    assert "memory by " in shown
+    assert "enforced   memory: " in shown
     assert "verdict: right" in shown
     assert "'enforced'" not in shown, "the record stands in the details of the verdict too"
     assert story_as_map(story)["sandbox"] == use.to_map()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import tarfile
 from pathlib import Path
 
@@ -170,3 +171,25 @@ async def test_archives_have_a_bound_both_ways(sandbox: Sandbox) -> None:
     await sandbox.exec("head -c 2000 /dev/zero >many", timeout_s=10)
     with pytest.raises(SandboxFileError, match="too large"):
         await sandbox.download(".", io.BytesIO(), max_bytes=1000)
+
+
+async def test_a_tree_made_to_hang_or_break_its_reader_does_neither(sandbox: Sandbox) -> None:
+    """A FIFO where an upload writes, folders deeper than Python recurses, a hole of a gigabyte, names that are no text."""
+    odd = os.fsdecode(b"na\xffme")
+    await sandbox.exec(
+        ["bash", "-c", "mkfifo fifo; mkdir -p t/$(printf 'd/%.0s' {1..600}); printf x >t/$'na\\xffme'; truncate -s 1G hole"], timeout_s=20
+    )
+
+    await sandbox.upload(pack_files({"fifo": b"replaced"}))
+    stream = io.BytesIO()
+    await sandbox.download("t", stream)
+
+    assert await sandbox.read_file("fifo") == b"replaced"
+    assert [entry.name for entry in await sandbox.list("t")] == ["d", odd]
+    assert await sandbox.read_file(f"t/{odd}") == b"x"
+    stream.seek(0)
+    with tarfile.open(fileobj=stream) as archive:
+        assert {f"t/{odd}", "t/" + "/".join("d" * 600)} <= {member.name for member in archive}
+    for reach in (sandbox.read_file("hole", max_bytes=10**6), sandbox.download("hole", io.BytesIO(), max_bytes=10**6)):
+        with pytest.raises(SandboxFileError, match="too large"):
+            await reach

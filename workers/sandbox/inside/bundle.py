@@ -17,7 +17,6 @@ from importlib import resources
 MODULES = (
     "workers.sandbox.file_tree",
     "workers.sandbox.inside.guest.children",
-    "workers.sandbox.inside.guest.extraction",
     "workers.sandbox.inside.guest.file_operations",
     "workers.sandbox.inside.guest.frames",
     "workers.sandbox.inside.guest.server",

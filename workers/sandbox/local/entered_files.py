@@ -27,6 +27,8 @@ from workers.sandbox.results import FileEntry
 HELPER_SCRIPT = Path(__file__).with_name("file_helper.py")
 START_TIMEOUT_S = 20.0
 PIECE_BYTES = 256 * 1024
+STILL_S = 60.0
+"""On which nothing moves for so long, an operation is given up: its process hangs in the kernel, or something stopped it."""
 PATH_BYTES = 16 * 1024
 """Four times what Linux takes: the answer comes from there, the frame must fit."""
 
@@ -110,6 +112,7 @@ class EnteredFiles:
             raise SandboxFileError(path[:100], "not_found", "the path is too long")
         request = {"op": operation, "path": encoded.hex(), "max_bytes": max_bytes, "executable": executable}
         ours, theirs = socket.socketpair()
+        ours.settimeout(STILL_S)
         with ours:
             try:
                 self._send(json.dumps(request).encode(), theirs)
@@ -122,6 +125,8 @@ class EnteredFiles:
                 answer = _take(ours, take)
             except (BrokenPipeError, ConnectionResetError, EOFError) as error:
                 raise SandboxError(f"the process that works on the sandbox's files ended during {operation} of {path!r}") from error
+            except TimeoutError as error:
+                raise SandboxError(f"{operation} of {path!r}: nothing moved for {STILL_S:g} s, so it was given up") from error
         if "failed" in answer:
             raise SandboxError(f"{operation} of {path!r} failed: {answer['failed']}")
         if "trouble" in answer:

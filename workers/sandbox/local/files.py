@@ -34,6 +34,8 @@ class ConfinedFiles:
             target = Path(os.path.realpath(self._start / path))
         except OSError as error:
             raise SandboxFileError(path, "denied", error.strerror or str(error)) from error
+        except RecursionError:  # a chain of links longer than any call would follow
+            raise SandboxFileError(path, "not_found", "too many links") from None
         if not any(target == folder or folder in target.parents for folder in self._allowed):
             raise SandboxFileError(path, "outside", f"paths end below {self._start}")
         return target

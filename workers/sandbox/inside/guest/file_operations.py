@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
 from workers.sandbox import file_tree
-from workers.sandbox.inside.guest import extraction, frames
+from workers.sandbox.inside.guest import frames
 
 DATA, ENTRIES, DONE = 33, 34, 35
-EXTRACT = file_tree.extract if hasattr(tarfile, "data_filter") else extraction.extract
 PIECE_BYTES = 256 * 1024
 ENTRIES_A_FRAME = 100
 """A name has at most 255 bytes, twice as many digits, and some more for its kind and size."""
@@ -68,7 +66,7 @@ def _do(request: Mapping[str, Any], path: Path, incoming: IO[bytes], pieces: Pie
         for at in range(0, len(listed), ENTRIES_A_FRAME):
             pieces.frame(ENTRIES, json.dumps(listed[at : at + ENTRIES_A_FRAME]).encode())
     elif operation == "upload":
-        file_tree.unpack(incoming, path, request["max_bytes"], extract=EXTRACT)
+        file_tree.unpack(incoming, path, request["max_bytes"])
     else:
         file_tree.pack(path, cast("IO[bytes]", pieces), request["max_bytes"])
     return {}

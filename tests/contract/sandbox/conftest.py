@@ -1,4 +1,4 @@
-"""One provider a kind (`kinds.py`). Every test of this folder runs on each kind that works here.
+"""One provider a kind (`kinds.py`). Every test of this folder runs on each kind that works here, or on those of its core.
 
 A test that takes `walled` too runs on those with walls only. `ROLLSTREAM_REQUIRE_BACKENDS` names kinds that must work: one that does
 not fails its tests instead of being skipped.
@@ -20,9 +20,13 @@ from workers.sandbox.local.folder import remove_tree
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" in metafunc.fixturenames:
-        required()  # says it when it names one that there is not
+        named = required()
         walled_only = "walled" in metafunc.fixturenames
-        metafunc.parametrize("backend", [name for name, kind in KINDS.items() if kind.walls or not walled_only])
+        is_slow = metafunc.definition.get_closest_marker("slow") is not None
+        file = metafunc.module.__name__.rpartition(".")[2]
+        kinds = {name: kind for name, kind in KINDS.items() if kind.walls or not walled_only}
+        chosen = [name for name, kind in kinds.items() if not kind.core or name in named or (file in kind.core and not is_slow)]
+        metafunc.parametrize("backend", chosen)
 
 
 @pytest.fixture

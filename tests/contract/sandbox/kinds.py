@@ -41,6 +41,8 @@ class Kind:
     walls: bool = False
     why_not: Callable[[], str] = lambda: ""
     """Why it does not work here; empty when it does."""
+    core: tuple[str, ...] = ()
+    """Files whose quick tests run on it; all tests run where `REQUIRE_VARIABLE` names it. Empty = all tests, always."""
 
 
 class OneImage:
@@ -128,14 +130,16 @@ def _bwrap() -> tuple[Path | None, str]:
     return found.path, found.why
 
 
+STARTS_INSIDE = ("test_exec", "test_files", "test_shell", "test_walls")
+"""Where it matters who starts processes and works on files: the rest is what the same backend is asked for from outside."""
 WALLED = SandboxSpec(isolation=Isolation.ISOLATED, image=IMAGE)
 
 KINDS: dict[str, Kind] = {
     "process": Kind(open=process, spec=SandboxSpec(isolation=Isolation.NONE)),
     "bubblewrap": Kind(open=bubblewrap, spec=WALLED, walls=True, why_not=no_bubblewrap),
     "apptainer": Kind(open=apptainer, spec=WALLED, walls=True, why_not=no_apptainer),
-    "bubblewrap-inside": Kind(open=partial(bubblewrap, entry="inside"), spec=WALLED, walls=True, why_not=no_bubblewrap),
-    "apptainer-inside": Kind(open=partial(apptainer, entry="inside"), spec=WALLED, walls=True, why_not=no_apptainer),
+    "bubblewrap-inside": Kind(open=partial(bubblewrap, entry="inside"), spec=WALLED, walls=True, why_not=no_bubblewrap, core=STARTS_INSIDE),
+    "apptainer-inside": Kind(open=partial(apptainer, entry="inside"), spec=WALLED, walls=True, why_not=no_apptainer, core=("test_walls",)),
     "service": Kind(open=service, spec=WALLED, walls=True, why_not=no_bubblewrap),
 }
 

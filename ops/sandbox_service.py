@@ -90,6 +90,7 @@ async def run_service(settings: SandboxSettings, *, config: Path | None = None, 
         stop=shutdown.stop,
         hurry=shutdown.hurry,
         images=images,
+        sweep_images=images.node.sweep if images is not None else None,
         while_used_s=while_used_s,
     )
     return 0

@@ -118,8 +118,8 @@ async def _try(
 ) -> tuple[Backend | None, Probe]:
     """Finds the backend's program, then makes, enters and ends one sandbox."""
     entry = "outside" if name == "process" else entry
-    await asyncio.to_thread(make_private_folder, scratch_dir, "ROLLSTREAM_SCRATCH_DIR")
-    await asyncio.to_thread(make_private_folder, run_dir)
+    await asyncio.to_thread(make_private_folder, scratch_dir, "ROLLSTREAM_SANDBOX_SCRATCH_DIR")
+    await asyncio.to_thread(make_private_folder, run_dir, "ROLLSTREAM_SANDBOX_RUN_DIR")
     backend, why = await asyncio.to_thread(_find, name, scratch_dir, accept_untrusted=accept_untrusted, network=network)
     if backend is None:
         return None, Probe(backend=name, works=False, isolation=frozenset(), why=why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 from pipeline.testing.wait import wait_until
 from tests.integration.sandbox_life.nodes import PLAIN, WORKER, an_owner, ignored, left, moody, settings
 from workers.sandbox import SandboxLeak
+from workers.sandbox.images.node_store import NodeStore
 from workers.sandbox.local.environment import MARK
 from workers.sandbox.local.folder import SandboxFolder, sandbox_paths
 from workers.sandbox.local.identity import identify
@@ -58,6 +60,33 @@ async def test_one_that_is_just_being_parked_is_left_alone(place: Path) -> None:
         again = (await node.attach(handle, an_owner("job", attempt=2), WORKER, ignored)).sandbox
         assert await again.read_file("file") == b"by init"
         await again.stop()
+
+
+async def test_what_a_dead_extraction_left_of_an_image_goes_too(place: Path) -> None:
+    """It is as large as its image, and only `rollstream image prune` found it."""
+    provider, _ = moody(place)
+    store = NodeStore(place / "images")
+    store.open()
+    dead, made, trash = (store.folder / name for name in (f".new-{'a' * 64}", f".new-{'b' * 64}", f".trash-{'c' * 64}-01234567"))
+    for folder in (dead, made, trash):
+        (folder / "rootfs").mkdir(parents=True)
+    async with provider, NodeSandboxes(provider, settings(), sweep_images=store.sweep) as node:
+        with (store.folder / ".locks" / ("b" * 64)).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as who is making it does
+
+            tidied = await node.tidy()
+
+            assert tidied.folders == 2
+            assert [path.name for path in store.folder.iterdir() if path.name != ".locks"] == [made.name]
+
+
+async def test_an_image_store_that_cannot_be_read_keeps_the_janitor_from_nothing(place: Path) -> None:
+    provider, _ = moody(place)
+    store = NodeStore(place / "images")  # and there is no such folder
+    async with provider, NodeSandboxes(provider, settings(), sweep_images=store.sweep) as node:
+        (place / "run" / "0123456789-1-abcdef").mkdir()
+
+        assert (await node.tidy()).folders == 1
 
 
 async def test_one_that_was_lost_goes_with_the_next_round(place: Path) -> None:

@@ -54,9 +54,10 @@ async def a_service(
     backend = backend or GatedProvider()
     settings = SandboxSettings(run_dir=service.run, scratch_dir=place / "scratch", grace_s=grace_s, janitor_s=3600.0)
     probe = Probe(backend="process", works=True, isolation=backend.isolation, why="")
-    signals = {"stop": service.stop, "hurry": service.hurry}
     service.serving = asyncio.create_task(
-        serve_sandboxes(settings, backend, probe, node="here", images=backend, while_used_s=while_used_s, **signals)
+        serve_sandboxes(
+            settings, backend, probe, node="here", stop=service.stop, hurry=service.hurry, images=backend, while_used_s=while_used_s
+        )
     )
     await wait_until(lambda: service.is_over or (service.run / SOCKET_NAME).exists(), "it serves")
     try:

@@ -106,7 +106,7 @@ def refuse_file_system(scratch: Path, held_by: FileSystem) -> str:
     """Why layers cannot lie there; empty when they can. Overlays on NFS, Lustre or GPFS fail, or work and are slow beyond use."""
     if not held_by.is_network:
         return ""
-    return f"{scratch} is on {held_by.name}, a network file system: set ROLLSTREAM_SCRATCH_DIR to a disk of this node"
+    return f"{scratch} is on {held_by.name}, a network file system: set ROLLSTREAM_SANDBOX_SCRATCH_DIR to a disk of this node"
 
 
 def _about_setuid(step: str, own_configuration: bool) -> str:

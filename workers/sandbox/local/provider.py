@@ -110,8 +110,8 @@ class LocalSandboxes:
         return self._backend.name
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(make_private_folder, self.scratch_dir, "ROLLSTREAM_SCRATCH_DIR")
-        await asyncio.to_thread(make_private_folder, self.run_dir)
+        await asyncio.to_thread(make_private_folder, self.scratch_dir, "ROLLSTREAM_SANDBOX_SCRATCH_DIR")
+        await asyncio.to_thread(make_private_folder, self.run_dir, "ROLLSTREAM_SANDBOX_RUN_DIR")
         self._context = kernel_context()
         self._cgroups = await asyncio.to_thread(self._find_cgroups)
         by_cgroups = {name: f"cgroup v{base.version}" for name, base in self._cgroups.bases.items()}

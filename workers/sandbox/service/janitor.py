@@ -10,6 +10,7 @@
 2. A sandbox that this process holds, makes or ends is left alone, and so is one that waits parked: whether its job still needs it is
    for the node agent to say.
 3. What cannot be ended is reported, and tried again by the next round.
+4. What dead extractions left of images is not looked for here: the image store removes it, in the same round (`NodeSandboxes.tidy`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from types import TracebackType
@@ -116,11 +116,15 @@ class NodeSandboxes:
     Args:
         provider: what makes them; entered and closed by the caller.
         settings: how many start at once and are kept ready, and how often the janitor looks.
+        sweep_images: removes what dead processes left half made of images, and says how much that was. Blocks; called by the janitor.
     """
 
-    def __init__(self, provider: LocalSandboxes, settings: SandboxSettings | None = None) -> None:
+    def __init__(
+        self, provider: LocalSandboxes, settings: SandboxSettings | None = None, *, sweep_images: Callable[[], int] | None = None
+    ) -> None:
         settings = settings or SandboxSettings()
         self.provider = provider
+        self._sweep_images = sweep_images
         self.health = NodeHealth()
         self.gates = StartGates(starts=settings.starts or usable_cores(), per_image=settings.starts_per_image)
         self._random = Random()
@@ -174,6 +178,13 @@ class NodeSandboxes:
         for sandbox_id, why in tidied.failed.items():
             log.error("sandbox_not_removed", sandbox=sandbox_id, error=why)
             self.health.not_proven(sandbox_id, why)
+        if self._sweep_images is not None:
+            try:
+                swept = await asyncio.to_thread(self._sweep_images)
+            except OSError as error:
+                log.error("images_not_swept", error=str(error))
+            else:
+                tidied = replace(tidied, folders=tidied.folders + swept)
         return tidied
 
     async def probe(self) -> Probe:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -56,6 +57,7 @@ async def serve_sandboxes(
     stop: asyncio.Event,
     hurry: asyncio.Event,
     images: ImageSource | None = None,
+    sweep_images: Callable[[], int] | None = None,
     while_used_s: float | None = None,
 ) -> None:
     """Serves the sandboxes of this node until it is shut down, then leaves nothing.
@@ -65,6 +67,7 @@ async def serve_sandboxes(
         stop: leave within the grace.
         hurry: leave now.
         images: where images come from; without it specs that name one are refused.
+        sweep_images: as `NodeSandboxes` takes it.
         while_used_s: end when nobody has been connected for so long; None = only when told.
 
     Raises:
@@ -93,7 +96,7 @@ async def serve_sandboxes(
                 entry=settings.entry,
             )
         )
-        sandboxes = NodeSandboxes(local, settings)
+        sandboxes = NodeSandboxes(local, settings, sweep_images=sweep_images)
         await sandboxes.sweep_earlier()
         await stack.enter_async_context(sandboxes)
         server = await stack.enter_async_context(SandboxServer(sandboxes, settings.run, told))

@@ -6,8 +6,11 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from pipeline.testing.wait import wait_until
 from tests.integration.sandbox_apptainer.conftest import StartSandbox
+from tests.integration.sandbox_life.killed_nodes import ROUNDS, a_node
 from workers.sandbox import Sandbox
 from workers.sandbox.local import sweep
 from workers.sandbox.local.folder import SandboxFolder
@@ -48,3 +51,17 @@ async def test_the_helper_of_a_killed_holder_is_ended_by_the_sweep(start: StartS
 
     assert report.failed == ()
     await wait_until(lambda: not any(map(is_running, helpers)), "the helper has ended")
+
+
+@pytest.mark.parametrize("victims", ["worker", "service", "worker service below", "below", "builder"])
+async def test_no_helper_is_left_whoever_is_killed_and_when(sif: Path, place: Path, victims: str) -> None:
+    """Helpers are looked for among all processes below this one (`tests/sandbox_leftovers.py`), not by records of the product: one that was
+    started and not yet written down is found as well."""
+    async with a_node("apptainer", place, str(sif)) as node:
+        moments = ["starts", "attaches", "runs", "parks", "stops"] * ROUNDS if ROUNDS > 1 else ["starts", "runs"]
+        for moment in moments:
+            when = await node.chance_kill(moment, tuple(victims.split()))
+
+            if "service" in victims:
+                await node.serve()
+            await node.is_clean(when)

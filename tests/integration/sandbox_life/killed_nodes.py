@@ -29,8 +29,11 @@ from workers.sandbox.service import RemoteSandboxes
 ROOT = Path(__file__).parents[3]
 JANITOR_S = 0.5
 """As in `node_service.py`."""
+ROUNDS = int(os.environ.get("ROLLSTREAM_KILL_ROUNDS", "1"))
 LEFT_S = JANITOR_S + 5.0
 """Issue and promise 8: five seconds after the janitor's next round."""
+TYPED = {"SandboxGone", "SandboxTaken", "SandboxStartError", "NodeUnavailable", "ServiceNotThere", "ends"}
+"""What a worker whose sandbox or node was killed may end with; `ends`: the kill came too late for it."""
 MOMENTS: Mapping[str, float] = {
     "connects": 0.02,
     "starts": 0.25,
@@ -240,6 +243,19 @@ class Node:
                 process.kill()
         if "service" in victims:
             await self.service.ended()
+
+    async def chance_kill(self, moment: str, victims: Sequence[str]) -> str:
+        """Kills some time after a moment; returns when, for the message of a failure. A worker that was left alive ends typed."""
+        worker = await self.hire(moment)
+        await self.reaches(worker, moment)
+        after_s = self.chance.uniform(0.0, MOMENTS[moment])
+        await asyncio.sleep(after_s)  # what is tried is any moment, so this one is drawn
+        await self.kill(worker, victims)
+        when = f"{' and '.join(victims)} were killed {after_s * 1e3:.1f} ms into {moment!r}"
+        if "worker" not in victims:
+            ended_by = await self.ends(worker)
+            assert ended_by in TYPED, f"{when}: the worker ended with {ended_by}"
+        return when
 
     async def is_clean(self, after: str) -> None:
         """Until nothing is left, five seconds after the janitor's next round at the latest."""

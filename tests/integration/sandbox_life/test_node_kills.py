@@ -7,40 +7,21 @@ milliseconds after. `ROLLSTREAM_KILL_ROUNDS` is how often each moment is gone th
 
 from __future__ import annotations
 
-import asyncio
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.contract.sandbox.kinds import Kind
-from tests.integration.sandbox_life.killed_nodes import MOMENTS, Node, a_node
-
-ROUNDS = int(os.environ.get("ROLLSTREAM_KILL_ROUNDS", "1"))
-TYPED = {"SandboxGone", "SandboxTaken", "SandboxStartError", "NodeUnavailable", "ServiceNotThere", "ends"}
-"""What a worker whose sandbox or node was killed may end with; `ends`: the kill came too late for it."""
+from tests.integration.sandbox_life.killed_nodes import MOMENTS, ROUNDS, Node, a_node
 
 pytestmark = pytest.mark.timeout(60 + 60 * ROUNDS)
-
-
-async def chance_kill(node: Node, moment: str, victims: tuple[str, ...]) -> str:
-    """Kills some time after a moment; returns when, for the message of a failure. A worker that was left alive ends typed."""
-    worker = await node.hire(moment)
-    await node.reaches(worker, moment)
-    after_s = node.chance.uniform(0.0, MOMENTS[moment])
-    await asyncio.sleep(after_s)  # what is tried is any moment, so this one is drawn
-    await node.kill(worker, victims)
-    when = f"{' and '.join(victims)} were killed {after_s * 1e3:.1f} ms into {moment!r}"
-    if "worker" not in victims:
-        assert await node.ends(worker) in TYPED, when
-    return when
 
 
 async def test_a_killed_worker_leaves_nothing(kind_name: str, place: Path) -> None:
     """INIT: until `parks`. RUN: from `attaches`."""
     async with a_node(kind_name, place) as node:
         for moment in [*MOMENTS] * ROUNDS:
-            when = await chance_kill(node, moment, ("worker",))
+            when = await node.chance_kill(moment, ("worker",))
 
             await node.is_clean(when)
 
@@ -50,7 +31,7 @@ async def test_a_killed_service_leaves_nothing(kind_name: str, place: Path, vict
     """Alone, and its workers are told; and together with them, as when a job of Slurm ends. Its sandboxes end before there is another."""
     async with a_node(kind_name, place) as node:
         for moment in chosen(node, 2):
-            when = await chance_kill(node, moment, tuple(victims.split()))
+            when = await node.chance_kill(moment, tuple(victims.split()))
 
             await node.is_still(when)
             await node.serve()
@@ -61,7 +42,7 @@ async def test_a_node_killed_as_a_whole_leaves_nothing(kind_name: str, place: Pa
     """Worker, service and holder, none of which sees another end: only the next service is left to tidy up."""
     async with a_node(kind_name, place) as node:
         for moment in chosen(node, 2):
-            when = await chance_kill(node, moment, ("worker", "service", "below"))
+            when = await node.chance_kill(moment, ("worker", "service", "below"))
 
             await node.serve()
             await node.is_clean(when)
@@ -74,7 +55,7 @@ async def test_a_killed_holder_or_builder_leaves_nothing_and_is_told(kind_name: 
         pytest.skip("there are no walls")
     async with a_node(kind_name, place) as node:
         for moment in chosen(node, 2):
-            when = await chance_kill(node, moment, (victim,))
+            when = await node.chance_kill(moment, (victim,))
 
             await node.is_clean(when)
         assert await node.ends(await node.hire()) == "ends"

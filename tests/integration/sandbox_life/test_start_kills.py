@@ -11,9 +11,8 @@ import pytest
 
 from pipeline.testing.wait import wait_until
 from tests.contract.sandbox.kinds import Kind
-from tests.integration.sandbox_life.killed_nodes import a_node
+from tests.integration.sandbox_life.killed_nodes import ROUNDS, a_node
 
-ROUNDS = int(os.environ.get("ROLLSTREAM_KILL_ROUNDS", "1"))
 GATES = ("command", "pid1")
 
 pytestmark = pytest.mark.timeout(120 + 60 * ROUNDS)

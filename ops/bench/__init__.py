@@ -15,10 +15,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One benchmark: a module here with `run(say) -> Report`."""
+    """One benchmark: a module here with `run(say) -> Report`, and `discard()` where it keeps something for its next run."""
 
     module: str
     what: str
+    keeps: bool = False
 
 
 BENCHMARKS = {
@@ -26,6 +27,7 @@ BENCHMARKS = {
     "pipeline": Benchmark("ops.bench.pipeline_bench", "no-op jobs through all three stages, against RQ and taskiq"),
     "dapo": Benchmark("ops.bench.dapo_bench", "what the supervisor does to the data and what it costs, against generate-filter-repeat"),
     "turns": Benchmark("ops.bench.turns_bench", "what a turn costs a worker in CPU, beside an agent behind a capturing proxy"),
+    "shell": Benchmark("ops.bench.shell_bench", "calls of tools and starts of sandboxes behind walls, beside others' shells", keeps=True),
     "cancel": Benchmark("ops.bench.cancel_bench", "how fast a cancel of 256 running jobs is"),
     "concurrency": Benchmark("ops.bench.concurrency_bench", "adaptive concurrency against fixed slots, on modelled engines"),
     "routing": Benchmark("ops.bench.routing_bench", "which server a job gets, against other policies, on modelled servers"),
@@ -34,12 +36,18 @@ BENCHMARKS = {
 }
 
 
-def run_benchmark(name: str, say: Say) -> Report:
+def run_benchmark(name: str, say: Say, *, discard: bool = False) -> Report:
     """Runs one.
 
     Args:
         name: a key of `BENCHMARKS`.
         say: told what is going on.
+        discard: remove what it keeps for its next run.
     """
-    run: Callable[[Say], Report] = import_module(BENCHMARKS[name].module).run
-    return run(say)
+    module = import_module(BENCHMARKS[name].module)
+    run: Callable[[Say], Report] = module.run
+    try:
+        return run(say)
+    finally:
+        if discard and BENCHMARKS[name].keeps:
+            module.discard()

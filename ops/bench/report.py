@@ -40,6 +40,7 @@ class Report:
             "versions": {**package_versions(), **self.versions},
             "machine": machine(),
             "bounds": {metric: f"{sign} {value:g}" for metric, (sign, value) in self.bounds.items()},
+            "missed": [metric for metric in self.bounds if not self.holds(metric)],
             "left_out": list(self.left_out),
         }
 

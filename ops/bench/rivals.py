@@ -1,6 +1,6 @@
-"""Where the queues live that ours is measured against: an environment of their own, so that their versions never meet ours.
+"""What ours is measured against, each kind in an environment of its own, so that their versions never meet ours.
 
-It is made once by `rollstream bench --rivals`, in the state folder, by one process at a time; it counts as there only with its mark, which
+Made once by `rollstream bench [NAME] --rivals`, in the state folder, by one process at a time; it counts as there only with its mark, which
 names what is installed and for which Python. RQ is in our own `ops` extra: where that is installed, the one we use is measured.
 """
 
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import subprocess
 import sys
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,20 +26,29 @@ FASTER = ("hiredis==3.5.0", "uvloop==0.23.0")
 """Taskiq uses both where they are installed, as we do."""
 RQ = ("rq==3.0.0",)
 REQUIREMENTS = (*TASKIQ, *FASTER, *RQ)
+OPENHANDS = ("openhands-sdk==1.58.2", "openhands-tools==1.58.2", "libtmux==0.62.0")
+OPENHANDS_PYTHON = (3, 12)
+SWEREX = ("swe-rex==1.4.0",)
 HOW_TO_GET = "rollstream bench --rivals"
+_ASK_PYTHON = "import os, sys; print(sys.executable, os.path.realpath(sys.base_prefix), *sys.version_info[:2]); print(sys.version)"
+_NEWEST_MINOR = 14
 
 
 class Rivals:
-    """The environment of the rivals, there or not.
+    """One environment of rivals, there or not.
 
     Args:
-        folder: where it is or would be; the state folder of this user by default.
+        folder: where it is or would be; `bench-rivals` in the state folder of this user by default.
         requirements: what is installed in it, as pip takes it.
+        least_python: the oldest Python that they run on; ours where it is new enough, else the newest one on the path.
     """
 
-    def __init__(self, folder: Path | None = None, requirements: Sequence[str] = REQUIREMENTS) -> None:
+    def __init__(
+        self, folder: Path | None = None, requirements: Sequence[str] = REQUIREMENTS, *, least_python: tuple[int, int] = (3, 11)
+    ) -> None:
         self.folder = folder or Folders.from_environment().state / "bench-rivals"
         self._requirements = tuple(requirements)
+        self._least_python = least_python
 
     @property
     def python(self) -> Path:
@@ -45,15 +56,23 @@ class Rivals:
         return self.folder / "bin" / "python"
 
     @property
+    def base(self) -> Path | None:
+        """Where the Python that it was made from is installed; None when it is not there."""
+        found = ask_python(self.python)
+        return Path(found[1]) if found else None
+
+    @property
     def _mark(self) -> Path:
         return self.folder / ".ready"
 
     def is_ready(self) -> bool:
-        """Whether all rivals are installed, in these versions, for this Python."""
+        """Whether all rivals are installed, in these versions, for a Python that is still there."""
         try:
-            return self._mark.read_text(encoding="utf-8") == self._wanted() and self.python.exists()
+            said = self._mark.read_text(encoding="utf-8")
         except OSError:
             return False
+        maker = self._maker()
+        return maker is not None and said == self._wanted(maker) and self.python.exists()
 
     def python_with_taskiq(self) -> Path | None:
         """The interpreter that has taskiq, or None."""
@@ -72,24 +91,37 @@ class Rivals:
             Its folder.
 
         Raises:
+            NoPython: none here is new enough.
             ops.launcher.installs.InstallFailed: pip could not; the next call goes on from what is there.
             ops.launcher.package_index.IndexUnusable: there is no pip, and none could be fetched.
         """
+        maker = self._maker()
+        if maker is None:
+            raise NoPython(self._requirements, self._least_python)
         with self._lock() as held:
             if self.is_ready():
                 return self.folder
             self._mark.unlink(missing_ok=True)
-            venv.create(self.folder, with_pip=False, symlinks=True)
+            if maker[0] == sys.executable:
+                venv.create(self.folder, with_pip=False, symlinks=True)
+            elif maker[0] != str(self.python):
+                subprocess.run([maker[0], "-I", "-m", "venv", "--without-pip", str(self.folder)], check=True)
             ensure_pip(self.python)
             arguments = ["install", "--only-binary", ":all:", *self._requirements]
             run_pip(self.python, arguments, log=self.folder / "setup.log", cwd=self.folder, keep_open=[held])
             draft = self.folder / ".ready.new"
-            draft.write_text(self._wanted(), encoding="utf-8")
+            draft.write_text(self._wanted(maker), encoding="utf-8")
             draft.replace(self._mark)
         return self.folder
 
-    def _wanted(self) -> str:
-        return "\n".join((sys.version, os.path.realpath(sys.base_prefix), *self._requirements))
+    def _maker(self) -> tuple[str, str, str] | None:
+        """The Python that it is made from: ours, else the one that it has, else one on the path; None when there is none."""
+        if sys.version_info[:2] >= self._least_python:
+            return sys.executable, os.path.realpath(sys.base_prefix), sys.version
+        return ask_python(self.python) or find_python(self._least_python)
+
+    def _wanted(self, maker: tuple[str, str, str]) -> str:
+        return "\n".join((maker[2], maker[1], *self._requirements))
 
     @contextmanager
     def _lock(self) -> Iterator[int]:
@@ -102,6 +134,57 @@ class Rivals:
             os.close(descriptor)
 
 
-def make_environment() -> Path:
-    """Makes the environment of the rivals in the state folder; returns its folder."""
-    return Rivals().make()
+class NoPython(Exception):
+    """No Python here runs those rivals."""
+
+    def __init__(self, requirements: Sequence[str], least: tuple[int, int]) -> None:
+        wanted = ".".join(map(str, least))
+        super().__init__(f"{', '.join(requirements)} run on Python {wanted} and newer, and there is none on the path")
+
+
+def openhands() -> Rivals:
+    """The environment of the terminals of OpenHands."""
+    return Rivals(Folders.from_environment().state / "bench-openhands", OPENHANDS, least_python=OPENHANDS_PYTHON)
+
+
+def swerex() -> Rivals:
+    """The environment of SWE-ReX."""
+    return Rivals(Folders.from_environment().state / "bench-swerex", SWEREX)
+
+
+def of_benchmark() -> Mapping[str, tuple[Rivals, ...]]:
+    """Which environments a benchmark uses, by its name."""
+    return {"pipeline": (Rivals(),), "shell": (openhands(), swerex())}
+
+
+def make_environments(name: str, say: Callable[[str], None]) -> None:
+    """Makes those of one benchmark, or all with "", in the state folder, and says where; one that no Python here runs is said too."""
+    for known, of_one in of_benchmark().items():
+        for rivals in of_one if name in ("", known) else ():
+            try:
+                say(f"rivals are in {rivals.make()}")
+            except NoPython as error:
+                say(f"left out: {error}")
+
+
+def find_python(least: tuple[int, int]) -> tuple[str, str, str] | None:
+    """The newest one on the path: the program, where it is installed, what it says of its version."""
+    for minor in range(_NEWEST_MINOR, least[1] - 1, -1):
+        program = shutil.which(f"python{least[0]}.{minor}")
+        found = ask_python(Path(program)) if program else None
+        if found is not None:
+            return found
+    return None
+
+
+def ask_python(program: Path) -> tuple[str, str, str] | None:
+    """The same of one program; None when it does not run, as one that only stands for versions which are not installed."""
+    try:
+        asked = subprocess.run([program, "-I", "-c", _ASK_PYTHON], capture_output=True, text=True, timeout=30, check=False)
+    except OSError:
+        return None
+    if asked.returncode:
+        return None
+    first, version = asked.stdout.split("\n", 1)
+    executable, base, *_ = first.split(" ")
+    return executable, base, version.strip("\n")

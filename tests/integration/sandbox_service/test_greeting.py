@@ -195,6 +195,19 @@ async def test_a_token_without_permission_is_said(server: SandboxServer, place: 
             pass
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
+async def test_a_service_in_a_folder_that_others_may_enter_is_not_spoken_to(server: SandboxServer, place: Path, mode: int) -> None:
+    """Whoever makes `/tmp/rollstream-UID` before its user does could offer a service of his own there, and be told what sandboxes run."""
+    (place / "run").chmod(mode)
+
+    with pytest.raises(ServiceNotThere, match=r"others may enter: .* set ROLLSTREAM_SANDBOX_RUN_DIR"):
+        async with RemoteSandboxes(place / "run"):
+            pass
+
+    assert not server.connections
+    (place / "run").chmod(0o700)
+
+
 async def test_the_token_and_the_socket_are_their_users_alone(server: SandboxServer, place: Path) -> None:
     run = place / "run"
 

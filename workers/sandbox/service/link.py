@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from pipeline.folders import FolderError, make_private_folder
 from workers.sandbox.service.peer import Peer
 from workers.sandbox.service.server import SOCKET_NAME, TOKEN_NAME
 from workers.sandbox.service.wire import CHUNK_BYTES, ENDS, MAX_CALLS, VERSION, WINDOW, Message, error_from_map
@@ -66,7 +67,7 @@ class Link(Peer):
         """
         path = run_dir / SOCKET_NAME
         try:
-            token = (run_dir / TOKEN_NAME).read_text(encoding="ascii").strip()
+            token = _read_token(run_dir)
             async with asyncio.timeout(HELLO_S):
                 _, link = await asyncio.get_running_loop().create_unix_connection(lambda: cls(lost_error), str(path))
                 try:
@@ -256,6 +257,21 @@ class _Archive:
     def _over(self, _: object) -> None:
         self._moved.set()
         self.chunks.put_nowait(None)
+
+
+def _read_token(run_dir: Path) -> str:
+    """The token of the service in a folder that is ours alone: below `/tmp` anybody can lay out a folder, and serve in it.
+
+    Raises:
+        OSError
+        ServiceNotThere: others may have had their hands in it.
+    """
+    token = (run_dir / TOKEN_NAME).read_text(encoding="ascii", errors="replace").strip()
+    try:
+        make_private_folder(run_dir, "ROLLSTREAM_SANDBOX_RUN_DIR")
+    except FolderError as error:
+        raise ServiceNotThere(str(error)) from error
+    return token
 
 
 def _settle(future: asyncio.Future[Any], value: object) -> None:

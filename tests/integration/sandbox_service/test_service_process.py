@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.testing.wait import wait_until
@@ -20,17 +21,21 @@ from tests.integration.sandbox_service.nodes import PLAIN
 from workers.sandbox import SandboxGone, SandboxTaken
 from workers.sandbox.service import RemoteSandboxes
 from workers.sandbox.service.server import SOCKET_NAME
+from workers.sandbox.service.serving import OPEN_FILES
 from workers.sandbox.service.settings import SANDBOXES
 
 ROOT = Path(__file__).parents[3]
 QUICKLY_S = 5.0
 """A worker hears of the end of its service from the kernel, in milliseconds, and not from a limit: the shortest is ten seconds."""
 EXIT_ALREADY_SERVED = 4
+FEW = 200
+"""Open files, where nobody asks for more."""
 
 
 @asynccontextmanager
 async def started(place: Path, count: int) -> AsyncIterator[list[asyncio.subprocess.Process]]:
-    command = [sys.executable, "-m", "ops.cli", "sandbox", "serve", "--backend", "process"]
+    command = ["/bin/sh", "-c", f'ulimit -Sn {FEW}; exec "$@"', "sh"]
+    command += [sys.executable, "-m", "ops.cli", "sandbox", "serve", "--backend", "process"]
     command += ["--run-dir", str(place / "run"), "--scratch-dir", str(place / "s"), "--grace-s", "0"]
     processes = [
         await asyncio.create_subprocess_exec(
@@ -105,6 +110,10 @@ async def test_a_worker_whose_service_is_killed_hears_it_at_once_and_the_next_on
         async with RemoteSandboxes(place / "run") as remote:
             assert handle.sandbox_id in left
             assert remote.epoch not in ("", epoch)
+            few, most = psutil.Process(second.pid).rlimit(psutil.RLIMIT_NOFILE)
+            assert FEW < few == min(most, OPEN_FILES), "a node with many sandboxes would run out of open files"
+            async with await remote.start(PLAIN, an_owner()) as another:
+                assert (await another.exec("ulimit -n", timeout_s=10)).stdout == b"1024\n"
             assert sandboxes(place) == []
             with pytest.raises(SandboxGone):
                 await remote.attach(handle, an_owner("parked", attempt=2))

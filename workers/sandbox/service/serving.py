@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -33,6 +34,8 @@ from workers.sandbox.service.wire import Message
 log = structlog.get_logger(__name__)
 
 LOCK_NAME = "sandbox.lock"
+OPEN_FILES = 65_536
+"""An attachment takes some six descriptors, and a system gives 1,024 unless it is asked: a node of many cores has more than that in RUN."""
 FIRST_USE_S = 60.0
 """A service that a worker started for itself waits so long for that worker to connect."""
 
@@ -82,6 +85,7 @@ async def serve_sandboxes(
             "pid": os.getpid(),
         }
 
+    _raise_open_files()
     async with AsyncExitStack() as stack:
         for folder, setting in ((settings.run, "ROLLSTREAM_SANDBOX_RUN_DIR"), (settings.scratch, "ROLLSTREAM_SANDBOX_SCRATCH_DIR")):
             make_private_folder(folder, setting)
@@ -138,6 +142,14 @@ def lock_folder(folder: Path) -> FileLock:
         raise AlreadyServed(folder, path.read_text(encoding="ascii", errors="replace").strip())
     path.write_text(f"{os.getpid()}\n", encoding="ascii")
     return lock
+
+
+def _raise_open_files() -> None:
+    """As many as this process may have; holders give what they start the usual number again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _until_over(server: SandboxServer, stop: asyncio.Event, while_used_s: float | None) -> None:

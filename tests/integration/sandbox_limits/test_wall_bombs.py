@@ -29,7 +29,10 @@ LIMITS = Limits(
 )
 SPARE_NUMBERS = 300
 EAT_A_LITTLE = "x = bytearray(40 << 20); import time; time.sleep(100)"
-HOLD_IN_MEMORY = """
+HIDE = "import ctypes; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # who is not dumpable shows no files and no counts to its like\n"
+HOLD_IN_MEMORY = (
+    HIDE
+    + """
 import os, time
 held = os.memfd_create("held")
 os.sendfile(held, os.open("/dev/zero", os.O_RDONLY), 0, 0)
@@ -42,6 +45,7 @@ third = os.memfd_create("third")
 for _ in range(6): os.write(third, bytes(10 << 20))
 time.sleep(100)
 """
+)
 SYSTEM_V = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -50,13 +54,16 @@ print(sum(number >= 0 for number in got), libc.semget(0, 32000, 0o1600), sum(lib
 """
 FORK = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
 FILL = "for folder in /workspace /tmp /var/tmp /dev/shm; do head -c 12M /dev/zero >$folder/fill; done"
-WRITE_ON = "import time\nwhile True:\n    open('/workspace/more', 'ab').write(bytes(1 << 20)); time.sleep(0.1)"
-HOLD_DELETED = """
+WRITE_ON = HIDE + "import time\nwhile True:\n    open('/workspace/more', 'ab').write(bytes(1 << 20)); time.sleep(0.1)"
+HOLD_DELETED = (
+    HIDE
+    + """
 import os, time
 for number in range(3):
     file = open("/tmp/gone", "wb"); os.unlink("/tmp/gone"); file.write(bytes(20 << 20)); file.flush(); globals()[f"held{number}"] = file
 time.sleep(100)
 """
+)
 
 
 @pytest.fixture

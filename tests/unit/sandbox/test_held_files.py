@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from workers.sandbox.limits.held_files import held_files
-from workers.sandbox.limits.process_table import read_process
+from workers.sandbox.limits.process_table import TICKS_A_SECOND, read_process
+from workers.sandbox.limits.verdicts import ENTERING_S, hides
 
 MIB = 1024**2
 
@@ -35,5 +37,27 @@ def test_memory_and_disk_of_deleted_files_count_once_and_named_files_not_at_all(
     key = (me.pid, me.started)
     assert found.memory[key] - before.memory.get(key, 0) == 2 * MIB
     assert 3 * MIB <= found.disk[key] - before.disk.get(key, 0) < 4 * MIB
+    assert found.hidden == ()
     for descriptor in (in_memory, again, sparse):
         os.close(descriptor)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(os.geteuid() == 0, reason="from root nobody can hide")
+def test_who_hides_is_told_and_ended_for_it_unless_it_may_just_be_entering() -> None:
+    hide = "import ctypes; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print('hidden', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", hide], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        process = read_process(child.pid)
+        assert process is not None
+
+        assert held_files([process]).hidden == (process,)
+        child.kill()
+
+    started_s = process.started / TICKS_A_SECOND
+    me = read_process(os.getpid())
+    assert me is not None
+    assert not hides(process, started_s + ENTERING_S - 1, inside=[process])
+    assert hides(process, started_s + ENTERING_S + 1, inside=[process])
+    assert hides(process, started_s, inside=[process, me])

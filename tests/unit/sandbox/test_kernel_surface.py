@@ -10,6 +10,8 @@ from workers.sandbox.local.kernel_surface import seccomp_filter
 
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 X86_64, AARCH64 = 0xC000003E, 0xC00000B7
+CALLS_X86_64 = {"read": 0, "mount": 165, "ptrace": 101, "io_uring_setup": 425, "clone": 56, "clone3": 435, "prctl": 157, "socket": 41}
+CALLS_AARCH64 = {"read": 63, "mount": 40, "ptrace": 117, "io_uring_setup": 425, "clone": 220, "clone3": 435, "prctl": 167, "socket": 198}
 EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
 
 
@@ -33,8 +35,8 @@ def judge(program: bytes, architecture: int, number: int, argument: int = 0) -> 
 @pytest.mark.parametrize(
     ("machine", "architecture", "calls"),
     [
-        ("x86_64", X86_64, {"read": 0, "mount": 165, "ptrace": 101, "io_uring_setup": 425, "clone": 56, "clone3": 435, "socket": 41}),
-        ("aarch64", AARCH64, {"read": 63, "mount": 40, "ptrace": 117, "io_uring_setup": 425, "clone": 220, "clone3": 435, "socket": 198}),
+        ("x86_64", X86_64, CALLS_X86_64),
+        ("aarch64", AARCH64, CALLS_AARCH64),
     ],
 )
 def test_each_machine_is_judged_by_its_own_numbers(machine: str, architecture: int, calls: dict[str, int]) -> None:
@@ -51,6 +53,8 @@ def test_each_machine_is_judged_by_its_own_numbers(machine: str, architecture: i
     assert {of("socket", family) for family in (1, 2, 10, 16)} == {ALLOW}
     assert {of("socket", family) for family in (17, 38, 40)} == {ERRNO | EAFNOSUPPORT}
     assert judge(program, 0x40000003, calls["read"]) == ERRNO | ENOSYS  # 32 bits
+    assert (of("prctl", 4), of("prctl", 38)) == (ERRNO | 0, ALLOW)  # to hide: done, it says
+    assert judge(seccomp_filter(machine, may_hide=True), architecture, calls["prctl"], 4) == ALLOW
 
 
 def test_numbers_of_the_other_abi_of_x86_are_no_way_round() -> None:

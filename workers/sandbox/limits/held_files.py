@@ -29,6 +29,8 @@ class HeldFiles:
 
     memory: Mapping[tuple[int, int], int] = field(default_factory=dict)
     disk: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    hidden: tuple[Process, ...] = ()
+    """Those that nobody may look into."""
 
 
 def held_files(processes: Iterable[Process]) -> HeldFiles:
@@ -36,15 +38,19 @@ def held_files(processes: Iterable[Process]) -> HeldFiles:
     memory: dict[tuple[int, int], int] = {}
     disk: dict[tuple[int, int], int] = {}
     seen: set[tuple[int, int]] = set()
+    hidden: list[Process] = []
     for process in sorted(processes, key=lambda one: one.pid):
-        for found in _open_files(process.pid):
+        files = _open_files(process.pid)
+        if files is None:
+            hidden.append(process)
+        for found in files or ():
             if not stat.S_ISREG(found.st_mode) or found.st_nlink or (found.st_dev, found.st_ino) in seen:
                 continue
             seen.add((found.st_dev, found.st_ino))
             kind = memory if found.st_dev == _memory_device() else disk
             holder = (process.pid, process.started)
             kind[holder] = kind.get(holder, 0) + found.st_blocks * BLOCK_BYTES
-    return HeldFiles(memory, disk)
+    return HeldFiles(memory, disk, tuple(hidden))
 
 
 def own_shared_memory_bytes(pid: int) -> int:
@@ -79,12 +85,19 @@ def node_shared_memory_bytes() -> int:
     return 0
 
 
-def _open_files(pid: int) -> Iterable[os.stat_result]:
+def _open_files(pid: int) -> list[os.stat_result] | None:
+    """None when they are not ours to see."""
     folder = f"/proc/{pid}/fd"
-    with contextlib.suppress(OSError):  # it has ended
+    found: list[os.stat_result] = []
+    try:
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):  # it was closed
-                yield os.stat(f"{folder}/{name}")  # the file itself, whatever its name means by now
+                found.append(os.stat(f"{folder}/{name}"))  # the file itself, whatever its name means by now
+    except PermissionError:
+        return None
+    except OSError:  # it has ended
+        return []
+    return found
 
 
 @cache

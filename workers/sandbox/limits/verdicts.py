@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workers.sandbox.limits.disk import DiskUse
-from workers.sandbox.limits.process_table import Process
+from workers.sandbox.limits.process_table import TICKS_A_SECOND, Process
 from workers.sandbox.spec import Limits
 
+ENTERING_S = 10.0
+"""Entering takes milliseconds, and is given up after so long."""
 DiskCause = Literal["", "depth", "files", "bytes", "deleted"]
 
 NEAR_SHARE = 0.8
@@ -77,6 +79,18 @@ def over_by(named: DiskUse, with_deleted_bytes: int, limits: Limits) -> DiskCaus
     if named.bytes > limits.disk_bytes:
         return "bytes"
     return "deleted" if with_deleted_bytes > limits.disk_bytes else ""
+
+
+def hides(process: Process, now_s: float, inside: Iterable[Process]) -> bool:
+    """Whether one that nobody may look into is to be ended for it; one that is just entering cannot be looked into either.
+
+    Args:
+        now_s: since the machine booted.
+        inside: the sandbox's own processes; who enters is the child of none of them.
+    """
+    age_s = now_s - process.started / TICKS_A_SECOND
+    may_enter = age_s < ENTERING_S and all(process.parent != one.pid for one in inside)
+    return not process.is_ended and not may_enter
 
 
 def size_text(count: float) -> str:

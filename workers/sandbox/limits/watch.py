@@ -76,9 +76,13 @@ class Watch:
         self.cpu_before_s: dict[tuple[int, int], float] = {}
         self.written_before: dict[tuple[int, int], int] | None = None
         self.bombed_at_s = float("-inf")
+        self.had_many_ended = False
+        """At the last look it was over its processes by those that had ended."""
         self.disk = DiskState()
         self.held_memory: Mapping[tuple[int, int], int] = {}
         """Bytes of files in memory without a name, by number and start of the process that holds them, when last asked."""
+        self.sees_hidden = False
+        """Some could not be looked into."""
         self.held_disk: Mapping[tuple[int, int], int] = {}
         """As that, of deleted files on the disk."""
 

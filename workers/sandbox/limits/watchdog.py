@@ -32,7 +32,7 @@ import structlog
 from workers.sandbox.limits import ending, verdicts
 from workers.sandbox.limits.disk import DiskCounter
 from workers.sandbox.limits.held_files import SharedMemory, held_files, own_shared_memory_bytes
-from workers.sandbox.limits.process_table import Process, ProcessTable, own_share_bytes, written_bytes
+from workers.sandbox.limits.process_table import Process, ProcessTable, own_share_bytes, total, written_bytes
 from workers.sandbox.limits.verdicts import MIB, Weighed, is_near, size_text
 from workers.sandbox.limits.watch import COUNT_EVERY_S, FILLED_BYTES, Watch, Watched
 
@@ -145,8 +145,8 @@ class Watchdog:
                 continue
             memory_before = watch.memory_bytes
             watch.take_in(families[watch.watched.holder_pid])
-            if has_moved:
-                watch.held_memory = held_files(watch.inside).memory
+            if has_moved or watch.sees_hidden:
+                self._look_at_held(watch)
             with watch.judging:
                 soon = self._judge(watch, memory_before) or soon
             watch.forget_ended()
@@ -189,6 +189,14 @@ class Watchdog:
             or 2 * watch.processes > limits.processes
         )
 
+    def _look_at_held(self, watch: Watch) -> None:
+        held = held_files(watch.inside)
+        watch.held_memory, watch.sees_hidden = held.memory, bool(held.hidden)
+        if watch.watched.keeper_pid:  # behind walls only a program that its owner may not read hides, once it runs
+            hidden = [process for process in held.hidden if _hides(watch, process)]
+            over = "files: what a process holds open has to be seen, as it is in no folder; killed what cannot be looked into"
+            ending.kill(hidden, lambda names: watch.tell(f"{over}: {names}"))
+
     def _judge_memory(self, watch: Watch) -> None:
         limit = watch.watched.limits.sandbox_memory_bytes
         here = [process for process in watch.inside if not process.is_ended]
@@ -213,6 +221,11 @@ class Watchdog:
         limit = watch.watched.limits.processes
         count = watch.processes
         if count < limit:
+            watch.had_many_ended = False
+            return
+        alive = total(process for process in watch.inside if not process.is_ended)
+        if alive < limit and not watch.had_many_ended:
+            watch.had_many_ended = True  # those of a bomb that was just ended are taken in by the next look; nobody else pays for it
             return
         again = time.monotonic() - watch.bombed_at_s < AGAIN_S
         watch.bombed_at_s = time.monotonic()
@@ -240,8 +253,7 @@ class Watchdog:
         if low and not watch.disk.is_over:
             over = f"disk: the node has only {size_text(self._free_bytes)} left"
         written = {process: written_bytes(process.pid) for process in watch.inside if not process.is_ended}
-        if watch.watched.keeper_pid:  # only who is still on its way in hides behind walls: we have every right over what runs there
-            written = {process: count for process, count in written.items() if count is not None}
+        written = {process: count for process, count in written.items() if count is not None or _hides(watch, process)}
         if watch.disk.is_growing or (low and not self._is_emptying):
             writers = verdicts.writers(written, watch.written_before)
             ending.kill(writers, lambda names: watch.tell(f"{over}; killed what was writing: {names}"))
@@ -277,7 +289,8 @@ class Watchdog:
         try:
             most = limits.files + limits.files // COUNTED_ABOVE
             named = await self._counter.count(watch.watched.folders, max_files=most)
-            watch.held_disk = (await asyncio.to_thread(held_files, watch.inside)).disk
+            held = await asyncio.to_thread(held_files, watch.inside)
+            watch.held_disk, watch.sees_hidden = held.disk, watch.sees_hidden or bool(held.hidden)
         except OSError as error:
             log.error("sandbox_disk_not_counted", sandbox_id=watch.watched.sandbox_id, error=str(error))
             return
@@ -295,6 +308,10 @@ class Watchdog:
                 watch.tell(f"{_disk_text(watch)}: whatever writes is killed until some are deleted")
             self.look_soon()
         state.is_over, state.over_by = over, cause
+
+
+def _hides(watch: Watch, process: Process) -> bool:
+    return verdicts.hides(process, time.clock_gettime(time.CLOCK_BOOTTIME), watch.inside)
 
 
 def _weight(process: Process, held_bytes: int, small_bytes: int = 0) -> int:

@@ -3,7 +3,8 @@
 A deny list, so that programs run as anywhere else. On it is what only serves to rebuild a system (mounts, namespaces, modules), to look
 into other processes, or what is known for its holes and needed by no task (io_uring, bpf, perf, keyrings, userfaultfd), and every family of
 sockets but Unix, IP and netlink: vsock, for one, does not care for network namespaces. What is denied answers EPERM, as without rights,
-except where a library falls back on ENOSYS. `strace` and `gdb` do not work behind it.
+except where a library falls back on ENOSYS. `strace` and `gdb` do not work behind it. To hide from others of one's own user
+(`PR_SET_DUMPABLE`) answers that it was done, and is not: the watchdog counts what a process holds open, and writes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _NEW_NAMESPACES = 0x7E020000
 _ALLOWED_FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
 _X32 = 0x40000000
+_SET_DUMPABLE = 4
 
 _NEWER = {
     "io_uring_setup": 425,
@@ -118,22 +120,39 @@ class _Machine:
     denied: frozenset[int]
     clone: int
     clone3: int
+    prctl: int
     socket: int
     x32: bool
 
 
 _MACHINES = {
     "x86_64": _Machine(
-        architecture=0xC000003E, denied=frozenset({*_X86_64.values(), *_NEWER.values()}), clone=56, clone3=435, socket=41, x32=True
+        architecture=0xC000003E,
+        denied=frozenset({*_X86_64.values(), *_NEWER.values()}),
+        clone=56,
+        clone3=435,
+        prctl=157,
+        socket=41,
+        x32=True,
     ),
     "aarch64": _Machine(
-        architecture=0xC00000B7, denied=frozenset({*_AARCH64.values(), *_NEWER.values()}), clone=220, clone3=435, socket=198, x32=False
+        architecture=0xC00000B7,
+        denied=frozenset({*_AARCH64.values(), *_NEWER.values()}),
+        clone=220,
+        clone3=435,
+        prctl=167,
+        socket=198,
+        x32=False,
     ),
 }
 
 
-def seccomp_filter(machine: str = "") -> bytes:
-    """The filter for a machine, by default this one; empty where we do not know its numbers of calls."""
+def seccomp_filter(machine: str = "", *, may_hide: bool = False) -> bytes:
+    """The filter for a machine, by default this one; empty where we do not know its numbers of calls.
+
+    Args:
+        may_hide: for PID 1, which may be a program of ours with something to hide.
+    """
     known = _MACHINES.get(machine or platform.machine())
     if known is None:
         return b""
@@ -154,6 +173,16 @@ def seccomp_filter(machine: str = "") -> bytes:
         _step(_JUMP_BITS, _NEW_NAMESPACES, 0, 1),
         _deny(errno.EPERM),
         _step(_RETURN, _ALLOW),
+    ]
+    if not may_hide:
+        steps += [
+            _step(_JUMP_EQUAL, known.prctl, 0, 4),
+            _step(_LOAD, _AT_FIRST_ARGUMENT),
+            _step(_JUMP_EQUAL, _SET_DUMPABLE, 0, 1),
+            _deny(0),
+            _step(_RETURN, _ALLOW),
+        ]
+    steps += [
         _step(_JUMP_EQUAL, known.socket, 1, 0),
         _step(_RETURN, _ALLOW),
         _step(_LOAD, _AT_FIRST_ARGUMENT),

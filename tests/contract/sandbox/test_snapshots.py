@@ -70,12 +70,13 @@ async def wait_for_file(sandbox: Sandbox, path: str) -> None:
 
 
 async def test_a_snapshot_is_of_one_moment(provider: SandboxProvider, spec: SandboxSpec) -> None:
-    """Writers go round their files; of a copy that was made while they run, the files would be of different rounds. The fork storm beside
-    them has always somebody who is not stopped yet."""
+    """A writer goes round its files; of a copy that was made while it runs, the files would be of different rounds. The storms beside it
+    have always somebody who is not stopped yet, and parents that cannot be before their child has become another program."""
     write = "i=0; while :; do i=$((i+1)); for f in $(seq 40); do echo $i >w/$f; done; done"
-    storm = "while :; do (:) & wait; done"
+    storms = "(while :; do (:) & wait; done) & python3 storm.py &"
     async with await provider.start(spec, JOB) as sandbox:
-        await sh(sandbox, f"mkdir w; ({write}) >/dev/null 2>&1 & ({storm}) >/dev/null 2>&1 & until [ -s w/40 ]; do sleep 0.01; done")
+        await sandbox.write_file("storm.py", b"import subprocess\nwhile True:\n    subprocess.run(['true'])\n")
+        await sh(sandbox, f"mkdir w; exec >/dev/null 2>&1; ({write}) & {storms} until [ -s w/40 ]; do sleep 0.01; done")
 
         snapshot = await sandbox.snapshot()
         async with await provider.restore(snapshot, JOB) as restored:

@@ -96,7 +96,7 @@ async def test_in_the_midst_of_an_attach_leaves_it_parked(place: Path) -> None:
 
 
 async def test_attached_and_not_used_leaves_it_parked(server: SandboxServer, remote: RemoteSandboxes, place: Path) -> None:
-    """Rule 4 of the interface holds over the wire too: it was ended here, and could be attached to again where the worker held it itself."""
+    """Rule 4 of the interface holds over the wire too: it was ended here, and could be had again where its worker held it itself."""
     handle = await a_parked_one(remote, "job")
     async with peer(place / "run") as raw:
         raw.send({"id": 1, "op": "attach", "handle": handle.to_map(), "owner": an_owner("job", attempt=2)})

@@ -1,8 +1,8 @@
 """The part of the node agent that knows Redis: it tells the node's service which sandboxes nobody needs any more (promise 8).
 
 At start and every period the service is asked for whom its sandboxes are, Redis for those jobs, and what is over is ended by the service. A
-sandbox is needed while the attempt that made it runs INIT, or its making is the environment the job goes on with (not to await a reward);
-what nobody needs once is never needed again. Without an answer from Redis nothing is judged, nor is a sandbox that was made after the
+sandbox is needed while the attempt that made it is the job's latest, or has made the environment that the job goes on with (not to await a
+reward); what nobody needs once is never needed again. Without an answer from Redis nothing is judged, nor is a sandbox that was made after the
 question: only those that were asked about and are over go. Any number of processes may ask at once; each judges its own fleet's alone.
 
 A cancel ends jobs whose sandbox waits here for RUN, and nobody holds it (promise 4: it is gone within a second). So cancels are heard, and
@@ -21,7 +21,6 @@ import structlog
 from pipeline.cancel import CancelMessage
 from pipeline.errors import BrokerError
 from pipeline.keys import Keys, run_of, shard_of
-from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from workers.sandbox.errors import SandboxError
@@ -118,9 +117,8 @@ class NodeAgent:
         over = []
         for owned in found:
             keys = Keys.of_shard(self._queue.namespace, shard_of(run_of(owned.job_id), self._queue.shards))
-            state, stage, attempt, environment = await ask(self._client, "HMGET", keys.job(owned.job_id), "st", "stage", "att", "b.init")
-            in_init = stage == Stage.INIT.value.encode() and attempt == str(owned.attempt).encode()
-            if state in (None, b"awaiting", b"done") or not (in_init or environment == str(owned.attempt).encode()):
+            state, attempt, environment = await ask(self._client, "HMGET", keys.job(owned.job_id), "st", "att", "b.init")
+            if state in (None, b"awaiting", b"done") or str(owned.attempt).encode() not in (attempt, environment):
                 over.append(owned.sandbox_id)
         return over
 

@@ -90,3 +90,29 @@ async def test_a_cancel_heard_in_the_last_look_after_another_is_looked_after_as_
             stop.set()
             await running
         await client.aclose()
+
+
+async def test_a_sandbox_that_a_stage_made_for_itself_stays_while_its_attempt_runs(
+    settings: QueueSettings, scripts: Scripts, place: Path
+) -> None:
+    """Only INIT was thought to make sandboxes: one that EVAL had made, to grade in a clean one, was ended by the next look, and the job
+    with it, again and again until its retries were used up."""
+    incarnation = await scripts.connect_run("run1", nonce="n", ttl_s=3600.0)
+    await scripts.accept("run1", incarnation, a_template(), "tpl1", b"template", [a_unit(prompt="job")], max_waiting=10, window=10)
+    for stage in (Stage.INIT, Stage.RUN):
+        (held,) = await ManualWorker(scripts, stage).take()
+        await ManualWorker(scripts, stage).hand_off(held)
+    (held,) = await ManualWorker(scripts, Stage.EVAL).take()
+    client = command_client(settings)
+    local = LocalSandboxes(ProcessBackend(), scratch_dir=place / "scratch", run_dir=place / "run", node="here")
+    async with served_here(local, place / "run") as provider:
+        agent = NodeAgent(client, settings, provider)
+        async with await provider.start(SPEC, SandboxOwner(job_id=held.job, attempt=held.attempt, boot_id="b")):
+            assert await agent.once() == 1
+            assert jobs_below(place / "scratch") == {held.job}
+
+            await ManualWorker(scripts, Stage.EVAL).settle(held)
+            await agent.once()
+
+            assert jobs_below(place / "scratch") == set()
+    await client.aclose()

@@ -2,8 +2,8 @@
 
 At start and every period the service is asked for whom its sandboxes are, Redis for those jobs, and what is over is ended by the service. A
 sandbox is needed while the attempt that made it is the job's latest, or has made the environment that the job goes on with (not to await a
-reward); what nobody needs once is never needed again. Without an answer from Redis nothing is judged, nor is a sandbox that was made after the
-question: only those that were asked about and are over go. Any number of processes may ask at once; each judges its own fleet's alone.
+reward); what nobody needs once is never needed again. Without an answer from Redis nothing is judged, nor is a sandbox that was made after
+the question: only those that were asked about and are over go. Any number of processes may ask at once; each judges its own fleet's alone.
 
 A cancel ends jobs whose sandbox waits here for RUN, and nobody holds it (promise 4: it is gone within a second). So cancels are heard, and
 the sandboxes of the jobs they mean are looked after until none of them is left.

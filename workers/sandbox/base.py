@@ -28,6 +28,7 @@ an earlier turn):
    sandbox are new ones. Those of the sandbox it was taken of go on; only their limits of time ran meanwhile.
 9. It belongs to its job, as a sandbox does, and ends with it, or with a plain `start` for the job; it does not need the sandbox it was
    taken of. `restore` ends what earlier attempts still have, and nothing of its own attempt's.
+10. A command that was ended, or refused something, for a bound of the whole sandbox has the reason in its own result (`notices`).
 """
 
 from __future__ import annotations

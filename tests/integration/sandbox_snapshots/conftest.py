@@ -14,7 +14,8 @@ from workers.sandbox.local.folder import remove_tree
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "kind_name" in metafunc.fixturenames:
+    named = any("kind_name" in str(mark.args[:1]) for mark in metafunc.definition.iter_markers("parametrize"))
+    if "kind_name" in metafunc.fixturenames and not named:
         metafunc.parametrize("kind_name", ["process", "bubblewrap"])
 
 

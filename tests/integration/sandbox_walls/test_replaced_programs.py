@@ -46,7 +46,7 @@ async def test_without_bash_nothing_hangs_and_what_runs_goes_on(provider: Sandbo
     assert list((place / "scratch").iterdir()) == []
 
 
-@pytest.mark.parametrize("how", REPLACED)
+@pytest.mark.parametrize("how", ["by another program"])
 async def test_without_python_the_kernel_says_so_and_the_rest_goes_on(provider: SandboxProvider, kind: Kind, how: str) -> None:
     does, says = REPLACED[how]
     async with await provider.start(kind.spec, an_owner()) as sandbox:

@@ -78,7 +78,7 @@ def waiting(place: Path) -> Iterator[Running]:
     hold.sendall(TOKEN)
     # bash puts the descriptors where the server looks for them
     start = f'exec "$@" {READY_FD}>&{ready_theirs} {HOLD_FD}<&{theirs.fileno()}'
-    argv = ["bash", "-c", start, "start", sys.executable, "-I", "-S", str(program), str(place / "work/deep"), str(place / "s")]
+    argv = ["bash", "-c", start, "start", sys.executable, "-I", "-S", "-B", str(program), str(place / "work/deep"), str(place / "s")]
     with theirs, hold:
         process = subprocess.Popen(
             argv, pass_fds=[theirs.fileno(), ready_theirs], stdin=subprocess.DEVNULL, env={"PATH": os.environ["PATH"]}

@@ -56,7 +56,7 @@ class ServerBoot:
 
     def argv(self, python: Sequence[str], workdir: str) -> list[str]:
         """The command line of PID 1, which begins with `python`."""
-        return [*python, "-I", "-S", self._program, workdir, f"{self._sockets.inside}/{self._name}"]
+        return [*python, "-I", "-S", "-B", self._program, workdir, f"{self._sockets.inside}/{self._name}"]
 
     def connect(self) -> socket.socket:
         """To the very socket that was looked at, and through no link: what lies in that folder may be of an earlier attachment's making.

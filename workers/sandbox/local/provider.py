@@ -536,11 +536,13 @@ class _NothingStartsError(SandboxStartError):
 
 
 def _server_python(image: ImageLease | None) -> list[str]:
-    """The beginning of a command line: the image's Python, or this worker's own, with what its loader needs, where there is no image."""
-    if image is not None:
-        return ["python3"]
+    """The beginning of a command line: the Python that the image's own path finds, or this worker's where there is no image."""
     node = NodeRoot()
-    return [*(["env", *(f"{name}={value}" for name, value in node.env.items())] if node.env else []), node.python]
+    needed = node.env if image is None else {name: value for name, value in image.env.items() if name == "PATH"}
+    return [
+        *(["env", *(f"{name}={value}" for name, value in needed.items())] if needed else []),
+        node.python if image is None else "python3",
+    ]
 
 
 async def _undo(making: asyncio.Task[LocalSandbox], *, parks: bool) -> None:

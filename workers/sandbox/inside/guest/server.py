@@ -1,4 +1,4 @@
-"""PID 1 of a sandbox that nobody enters: `python3 -I -S HASH.pyz WORKDIR SOCKET`. ADR 20 tells the protocol and what a guest may try.
+"""PID 1 of a sandbox that nobody enters: `python3 -I -S -B HASH.pyz WORKDIR SOCKET`. ADR 20 tells the protocol and what a guest may try.
 
 1. It does what the keeper does (`local/holder/keeper.py`): one byte when the walls stand, lives until the hold socket closes, reaps
    orphans, hears no signal from inside.

@@ -1,8 +1,8 @@
 """Who is ended for going over a bound is told of first.
 
 A command's result is on its way as soon as its process has stopped or ended (a shell with job control answers for a stopped one). What is
-said only then may be missing in it: the model reads "Killed" and nothing else, and the reason comes with a command that it has nothing to do
-with.
+said only then may be missing in it: the model reads "Killed" and nothing else, and the reason comes with a command that it has nothing to
+do with.
 """
 
 from __future__ import annotations

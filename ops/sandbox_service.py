@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -92,8 +93,23 @@ async def run_service(settings: SandboxSettings, *, config: Path | None = None, 
         images=images,
         sweep_images=images.node.sweep if images is not None else None,
         while_used_s=while_used_s,
+        abandoned=starter_gone(),
     )
     return 0
+
+
+def starter_gone() -> asyncio.Event:
+    """Set when the worker that started this service has ended: our input is a pipe then, whose other end only that worker has."""
+    gone, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def read() -> None:
+        if not os.read(0, 4096):
+            loop.remove_reader(0)
+            gone.set()
+
+    if stat.S_ISFIFO(os.fstat(0).st_mode):
+        loop.add_reader(0, read)
+    return gone
 
 
 class ServiceFinder:
@@ -140,6 +156,14 @@ class ServiceFinder:
             except TimeoutError:
                 continue
 
+    def close(self) -> None:
+        """Lets go of a service that was started here: it ends when nobody else uses it."""
+        child, self._child = self._child, None
+        if child is not None:
+            assert child.stdin is not None
+            child.stdin.close()
+            child.poll()
+
     async def _answer(self) -> str:
         """Why no service answers; empty when one does."""
         try:
@@ -150,12 +174,15 @@ class ServiceFinder:
         return ""
 
     def _see_to_child(self) -> None:
-        """Starts one, unless one is just starting. Another worker's may have been faster, or the last one is just leaving: then again."""
+        """Starts one, unless one is just starting. Another worker's may have been faster, the last one is just leaving, or somebody killed
+        it: then again."""
         code = None if self._child is None else self._child.poll()
-        if code not in (None, 0, EXIT_ALREADY_SERVED) and not self._has_answered:
-            self._child = None
+        was_killed = code is not None and code < 0
+        if code not in (None, 0, EXIT_ALREADY_SERVED) and not self._has_answered and not was_killed:
+            self.close()
             raise ServiceNotStarted(f"the node's sandbox service did not start (exit code {code}): {log_tail(self._log)}")
         if self._child is None or code is not None:
+            self.close()
             self._child, self._has_answered = self._start(), False
 
     @property
@@ -168,7 +195,8 @@ class ServiceFinder:
         command = [sys.executable, "-m", "ops.cli", "sandbox", "serve", "--while-used", "--node", self._node]
         command += ["--run-dir", str(settings.run), "--scratch-dir", str(settings.scratch)]
         command += ["--config", str(self._config)] if self._config else []
+        # its input is a pipe that tells it of our end, also before it has heard of us
         environment = {name: value for name, value in os.environ.items() if name != PARENT_FD}
         log.info("node_service_started", why="none answered", run_dir=str(settings.run), log=str(self._log))
         with self._log.open("ab") as out:
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True)
+            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out, env=environment, start_new_session=True)

@@ -21,10 +21,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from workers.sandbox.local.folder import SANDBOX_ID
+from workers.sandbox.local.identity import ProcessIdentity, identify
 
 PR_SET_CHILD_SUBREAPER = 36
-OWN_FILES = frozenset({"run/sandbox.sock", "run/sandbox.token", "run/sandbox.lock", "s/sandbox.lock", "s/sandboxes"})
-"""Of a service whose folders are `s` and `run`."""
+OWN_FILES = frozenset({"sandbox.sock", "sandbox.token", "sandbox.lock"})
+"""Of a service."""
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 LISTENING = "0A"
 
@@ -33,14 +34,16 @@ class Leftovers:
     """Looks after one node, from before its first process on.
 
     Args:
-        place: a folder of the node's own; `s` and `run` in it are its service's.
+        place: a folder of the node's own.
+        scratch: the name of its scratch folder in it; its run folder is `run`.
     """
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, scratch: str = "s") -> None:
         self.place = place
+        self._folders = (scratch, f"{scratch}/sandboxes", "run")
         self._word = str(place).encode()
-        self._before = set(_below(os.getpid()))
-        self._own: set[int] = set()
+        self._before = {identify(pid) for pid in _below(os.getpid())}
+        self._own: set[ProcessIdentity] = set()
 
     @contextlib.contextmanager
     def adopting(self) -> Iterator[None]:
@@ -53,7 +56,9 @@ class Leftovers:
 
     def is_own(self, pid: int) -> int:
         """Takes note of a process of the node itself, which the test ends and reaps."""
-        self._own.add(pid)
+        process = identify(pid)
+        if process is not None:
+            self._own.add(process)
         return pid
 
     def found(self) -> list[str]:
@@ -64,9 +69,7 @@ class Leftovers:
         """What runs below this process and is not the node's own."""
         self._reap()
         return [
-            f"process {pid} {_name(pid)}: {_command(pid)}"
-            for pid in _below(os.getpid())
-            if pid not in self._own and pid not in self._before and not _has_ended(pid)
+            f"process {pid} {_name(pid)}: {_command(pid)}" for pid in _below(os.getpid()) if not self._is_known(pid) and not _has_ended(pid)
         ]
 
     def mounts(self) -> list[str]:
@@ -82,7 +85,7 @@ class Leftovers:
     def descriptors(self) -> list[str]:
         """What the node's own processes hold open that belongs to a sandbox."""
         found = []
-        for pid in self._own:
+        for pid in self._living():
             sockets = _socket_numbers(pid)
             for number, target in _descriptors(pid):
                 kind, _, rest = target.partition(":")
@@ -100,9 +103,9 @@ class Leftovers:
         for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
             words = line.split(None, 7)
             path = words[7] if len(words) > 7 else ""
-            if path.startswith(f"{self.place}/") and path != own:
+            if path.startswith(tuple(f"{self.place}/{folder}/" for folder in self._folders)) and path != own:
                 found.append(f"socket {path}")
-        for pid in self._own:
+        for pid in self._living():
             listening = _listening(pid)
             found += [f"socket of {pid} {_name(pid)} that listens at {listening[n]}" for n in _socket_inodes(pid) if n in listening]
         return found
@@ -110,30 +113,45 @@ class Leftovers:
     def files(self) -> list[str]:
         """What lies in the node's folders; of a folder only its name."""
         found = []
-        for folder in ("s", "s/sandboxes", "run"):
+        for folder in self._folders:
             with contextlib.suppress(FileNotFoundError):
-                found += [f"{folder}/{name}" for name in os.listdir(self.place / folder)]
-        return [f"file {name}" for name in found if name not in OWN_FILES]
+                found += [f"{folder}/{name}" for name in os.listdir(self.place / folder) if name not in OWN_FILES]
+        # workers keep what is theirs beside the sandboxes, by the name of their fleet
+        theirs = [name for name in found if name.count("/") == 1 and name.startswith(self._folders[0]) and "/." not in name]
+        return [f"file {name}" for name in found if name not in theirs]
 
     def cgroups(self) -> list[str]:
         """Control groups of sandboxes of the node's own processes, and those of one that has ended."""
         found = []
         for folder, names, _ in os.walk("/sys/fs/cgroup"):
             for name in list(names):
-                made_by = re.fullmatch(r"rollstream-(\d+)-\d+", name)
-                if made_by is None or int(made_by[1]) not in self._own:
+                made_by = re.fullmatch(r"rollstream-(\d+)-(\d+)-\d+", name)
+                process = ProcessIdentity(int(made_by[1]), int(made_by[2])) if made_by is not None else None
+                if process not in self._own:
                     continue
-                if _has_ended(int(made_by[1])):
+                if process.pid not in self._living():
                     found.append(f"cgroup {folder}/{name}")
                 for inner in os.scandir(f"{folder}/{name}"):
                     if inner.is_dir():
                         found.append(f"cgroup {inner.path}")
         return found
 
+    def _is_known(self, pid: int) -> bool:
+        """By number and start: another may have the number by now."""
+        process = identify(pid)
+        return process in self._own or process in self._before
+
+    def _living(self) -> list[int]:
+        return [process.pid for process in self._own if identify(process.pid) == process]
+
+    def _awaited(self) -> set[int]:
+        """Those whose exit codes the test reads otherwise: what was here before, and what it calls the node's own."""
+        return {process.pid for process in (*self._own, *self._before) if process is not None}
+
     def _reap(self) -> None:
         """Takes in what we adopted and has ended: nobody else waits for it."""
         for pid in _children(os.getpid()):
-            if pid not in self._own and pid not in self._before and _has_ended(pid):
+            if _has_ended(pid) and pid not in self._awaited():
                 with contextlib.suppress(ChildProcessError):
                     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 

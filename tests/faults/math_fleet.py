@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class MathFleet:
         self.incarnation = 0
         self._started = 0
 
-    def start(self, stage: Stage, **environment: str) -> None:
+    def start(self, stage: Stage, index: int = 0, /, **environment: str) -> None:
         """A worker of a stage, in place of the one before."""
         if stage in self.workers:
             self.kill(self.workers[stage])
@@ -49,7 +49,8 @@ class MathFleet:
         self.workers[stage] = self.children.start(
             f"{stage.value}{self._started}",
             "ops.cli",
-            *("worker", "run", "--stage", stage.value, "--node", "n1", "--slots", "8", "--grace-s", "1", "--log-json"),
+            *("worker", "run", "--stage", stage.value, "--node", "n1", "--index", str(index)),
+            *("--slots", "8", "--grace-s", "1", "--log-json"),
             environment=environment,
         )
 
@@ -96,8 +97,8 @@ def _problem(number: int) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def math_fleet(**variables: str) -> AsyncIterator[MathFleet]:
-    """A server, a model and a worker of each stage; `variables` are for the environment of all of them."""
+async def math_fleet(stages: Sequence[Stage] = tuple(Stage), **variables: str) -> AsyncIterator[MathFleet]:
+    """A server, a model and a worker of each of those stages; `variables` are for the environment of all of them."""
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="fp-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -125,7 +126,7 @@ async def math_fleet(**variables: str) -> AsyncIterator[MathFleet]:
             pool = InferencePool(client, settings.namespace, lease_s=LEASE_S)
             for run in (RUN, "trained"):
                 await pool.attach(run, [Server(f"unix:{folder / 'm'}", "", "1.0", shared=True)])
-            for stage in Stage:
+            for stage in stages:
                 made.start(stage)
             yield made
         finally:

@@ -1,41 +1,98 @@
-"""Workers of every stage and the node's sandbox service are killed while jobs run: every job ends, typed, and nothing of a sandbox is left.
+"""Workers of every stage, the node's sandbox service and its launcher are killed while jobs run: every job ends, typed, and nothing of a
+sandbox is left (`tests/sandbox_leftovers.py`).
 
-`ROLLSTREAM_KILL_ROUNDS` says how often each is killed; a few times, where it is not set.
+`ROLLSTREAM_KILL_ROUNDS` says how often each is killed; once, where it is not set.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import random
 import signal
 from collections.abc import AsyncIterator
 
 import pytest
 
+from ops.sandbox_service import LINGER_S
 from pipeline.messages import Stage
 from pipeline.redis_client import ask
 from pipeline.scripts import Unit
 from pipeline.scripts.calls import new_nonce
 from pipeline.testing import QueueAudit, wait_until
+from pipeline.testing.wait import WaitedTooLong
 from tests.contract.sandbox.kinds import KINDS, required
 from tests.faults.math_fleet import RUN, MathFleet, math_fleet
+from tests.sandbox_ground import apptainer_program
+from tests.sandbox_leftovers import Leftovers
 
-ROUNDS = int(os.environ.get("ROLLSTREAM_KILL_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("ROLLSTREAM_KILL_ROUNDS", "1"))
 JOBS = 6
 """Of each round: enough that every stage has some when it is hit."""
+JANITOR_S, AGENT_S = 1.0, 2.0
+"""Between two looks of the janitor, and of a worker's node agent."""
+LEFT_S = JANITOR_S + 5.0
+"""Issue: five seconds after the janitor's next round."""
+ANY_S = 0.5
+"""The kill comes up to so long after jobs were seen to come through: in that time there are some at every moment of each stage."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 + 100 * ROUNDS)]
 
 
-@pytest.fixture(params=["process", "bubblewrap"])
+@pytest.fixture(params=["process", "bubblewrap", "apptainer"])
 async def fleet(request: pytest.FixtureRequest) -> AsyncIterator[MathFleet]:
+    """Without workers yet."""
     why = KINDS[request.param].why_not()
     if why:
         (pytest.fail if request.param in required() else pytest.skip)(f"{request.param}: {why}")
-    async with math_fleet(ROLLSTREAM_SANDBOX_BACKEND=request.param, ROLLSTREAM_SANDBOX_JANITOR_S="1") as fleet:
+    runtime = apptainer_program()
+    path = os.environ.get("PATH", os.defpath) + (f":{runtime.parent}" if runtime else "")
+    variables = {"ROLLSTREAM_SANDBOX_BACKEND": request.param, "ROLLSTREAM_SANDBOX_JANITOR_S": str(JANITOR_S), "PATH": path}
+    async with math_fleet((), **variables) as fleet:
+        fleet.incarnation = await fleet.scripts.connect_run(RUN, nonce=new_nonce(), ttl_s=3600)
         yield fleet
 
 
 async def results(fleet: MathFleet) -> int:
     return int(await ask(fleet.client, "XLEN", fleet.keys.results(RUN)))
+
+
+async def until_busy(fleet: MathFleet, units: list[Unit]) -> None:
+    """Adds jobs, and returns at any moment while they run."""
+    ended = await results(fleet)
+    units += await fleet.accept(len(units), JOBS)
+
+    async def come_through() -> bool:
+        return await results(fleet) > ended
+
+    await wait_until(come_through, "jobs come through", timeout_s=90)
+    await asyncio.sleep(random.uniform(0.0, ANY_S))  # what is tried is any moment, so this one is drawn
+
+
+async def all_ended(fleet: MathFleet, units: list[Unit]) -> None:
+    """Every job ended once, and none for a reason that is not the model's."""
+
+    async def have_ended() -> bool:
+        return await results(fleet) >= len(units)
+
+    await wait_until(have_ended, f"{len(units)} jobs ended", timeout_s=120)
+    audit = QueueAudit(fleet.client, fleet.keys)
+    assert await audit.all_ended(RUN, units) == []
+    assert {record["out"] for record in await audit.results(RUN)} <= {"ok", "model_failure"}
+
+
+async def nothing_is_left(look: Leftovers, after: str, *, timeout_s: float) -> None:
+    left: list[str] = []
+
+    def is_none() -> bool:
+        left[:] = look.found()
+        return not left
+
+    try:
+        await wait_until(is_none, "nothing is left", timeout_s=timeout_s)
+    except WaitedTooLong:
+        raise AssertionError(f"{timeout_s:g} s after {after} there is still:\n" + "\n".join(left)) from None
 
 
 def kill_service(fleet: MathFleet) -> None:
@@ -44,30 +101,63 @@ def kill_service(fleet: MathFleet) -> None:
         os.kill(int((fleet.folder / "run" / "sandbox.lock").read_text()), signal.SIGKILL)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(200 + 100 * ROUNDS)
 async def test_jobs_whose_workers_and_services_are_killed_all_end_and_leave_no_sandbox(fleet: MathFleet) -> None:
-    fleet.incarnation = await fleet.scripts.connect_run(RUN, nonce=new_nonce(), ttl_s=3600)
     units: list[Unit] = []
-    for _ in range(ROUNDS):
-        for victim in (*Stage, None):
-            ended = await results(fleet)
-            units += await fleet.accept(len(units), JOBS)
-
-            async def is_busy(ended: int = ended) -> bool:
-                return await results(fleet) > ended
-
-            await wait_until(is_busy, "jobs come through", timeout_s=60)
+    look = Leftovers(fleet.folder, "scratch")
+    with look.adopting():
+        for stage in Stage:
+            fleet.start(stage)
+        for victim in (*Stage, None) * ROUNDS:
+            await until_busy(fleet, units)
             if victim is None:
                 kill_service(fleet)
             else:
                 fleet.start(victim)  # kills the one before
 
-    async def all_ended() -> bool:
-        return await results(fleet) >= len(units)
+        await all_ended(fleet, units)
+        await wait_until(lambda: not fleet.of_sandboxes(), "no sandbox is left", timeout_s=LEFT_S)
+        for stage in Stage:
+            fleet.kill(fleet.workers[stage])
+        await nothing_is_left(look, "the last worker was killed, with which its service goes", timeout_s=LINGER_S + LEFT_S)
 
-    await wait_until(all_ended, f"{len(units)} jobs ended", timeout_s=90)
-    audit = QueueAudit(fleet.client, fleet.keys)
-    assert await audit.all_ended(RUN, units) == []
-    assert {record["out"] for record in await audit.results(RUN)} <= {"ok", "model_failure"}
-    await wait_until(lambda: not fleet.of_sandboxes(), "no sandbox is left", timeout_s=6)
+
+async def test_a_node_whose_launcher_is_killed_ends_and_its_jobs_go_on_with_the_next(fleet: MathFleet) -> None:
+    """Everything below it leaves with it, the service that it started too; nothing waits for another service to tidy up."""
+    units: list[Unit] = []
+    look = Leftovers(fleet.folder, "scratch")
+    with look.adopting():
+        for number in range(ROUNDS + 1):
+            launcher = fleet.children.start(f"launcher{number}", "tests.faults.launcher_program", str(fleet.folder / "logs"))
+            if number < ROUNDS:
+                await until_busy(fleet, units)
+            else:
+                await all_ended(fleet, units)
+
+            fleet.kill(launcher)
+
+            await nothing_is_left(look, "the launcher was killed", timeout_s=LEFT_S)
+
+
+async def test_a_worker_that_is_frozen_past_its_lease_has_lost_its_jobs_and_their_sandboxes(fleet: MathFleet) -> None:
+    """Another one takes its jobs over, and their sandboxes are ended over its head; what it says when it goes on is refused."""
+    units: list[Unit] = []
+    look = Leftovers(fleet.folder, "scratch")
+    with look.adopting():
+        for stage in Stage:
+            fleet.start(stage)
+        for stage in (Stage.INIT, Stage.RUN) * ROUNDS:
+            await until_busy(fleet, units)
+            frozen = fleet.workers.pop(stage)
+            frozen.process.send_signal(signal.SIGSTOP)
+            fleet.start(stage, 1)
+            await all_ended(fleet, units)
+            await wait_until(lambda: not fleet.of_sandboxes(), "no sandbox is left", timeout_s=LEFT_S + AGENT_S)
+
+            frozen.process.send_signal(signal.SIGCONT)
+
+            await until_busy(fleet, units)
+            await all_ended(fleet, units)
+            fleet.kill(frozen)
+        for stage in Stage:
+            fleet.kill(fleet.workers[stage])
+        await nothing_is_left(look, "the last worker was killed", timeout_s=LINGER_S + LEFT_S)

@@ -15,6 +15,7 @@ import pytest
 from pipeline.testing.wait import wait_in_thread
 from tests.sandbox_leftovers import Leftovers
 from workers.sandbox.limits import find_cgroups
+from workers.sandbox.local.identity import identify
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 
@@ -148,10 +149,13 @@ def test_a_control_group_of_a_service_that_has_ended(look: Leftovers) -> None:
     cgroups = find_cgroups()
     if not cgroups.bases:
         pytest.skip("no control groups here")
-    with subprocess.Popen(["true"]) as ended:
-        look.is_own(ended.pid)
+    with subprocess.Popen(["sleep", "600"]) as service:
+        look.is_own(service.pid)
+        process = identify(service.pid)
+        assert process is not None
+        service.kill()
     (base, *_) = cgroups.bases.values()
-    left = base.folder.with_name(f"rollstream-{ended.pid}-1")
+    left = base.folder.with_name(f"rollstream-{process.pid}-{process.started}-7")
     left.mkdir()
     try:
         assert look.found() == [f"cgroup {left}"]

@@ -297,7 +297,9 @@ class LocalSandbox:
             raise SnapshotError(self._folder.sandbox_id, "processes cannot be held still for it on this system")
         async with self._pause.hold():
             self.check_open()
-            freeze = Freeze(holder.pid if holder is not None else 0, self.keeper.pid if self.keeper else 0)
+            if holder is None:  # it has ended, and will be heard of
+                raise SandboxGone(self._folder.sandbox_id, await self.wait_gone())
+            freeze = Freeze(holder, self.keeper.pid if self.keeper else 0)
             try:
                 await to_its_end(freeze.stop)
                 return await self._snapshots.take(self._folder, self._attempt, self.check_open)
@@ -312,6 +314,7 @@ class LocalSandbox:
         await self._pause.begin()
         working = asyncio.ensure_future(self._in_thread(work, *args, **kwargs))
         working.add_done_callback(lambda _: self._pause.end())
+        working.add_done_callback(lambda done: done.cancelled() or done.exception())  # read: a cancelled caller waits for it no more
         return await asyncio.shield(working)
 
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

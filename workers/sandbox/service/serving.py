@@ -5,7 +5,7 @@
 3. SIGTERM: nobody new is heard, attachments have `grace_s` to end by themselves, the rest is ended, and nothing is left. A second SIGTERM
    ends the rest at once.
 4. Started by workers for themselves (`while_used_s`), it ends when nobody has been connected for so long: the last worker of the node takes
-   it along, however that worker ended.
+   it along, however that worker ended, also when that was before it could connect (`abandoned`).
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ async def serve_sandboxes(
     images: ImageSource | None = None,
     sweep_images: Callable[[], int] | None = None,
     while_used_s: float | None = None,
+    abandoned: asyncio.Event | None = None,
 ) -> None:
     """Serves the sandboxes of this node until it is shut down, then leaves nothing.
 
@@ -72,6 +73,7 @@ async def serve_sandboxes(
         images: where images come from; without it specs that name one are refused.
         sweep_images: as `NodeSandboxes` takes it.
         while_used_s: end when nobody has been connected for so long; None = only when told.
+        abandoned: set when the worker that started this service for itself has ended; before it was used that is not waited for then.
 
     Raises:
         AlreadyServed
@@ -114,7 +116,7 @@ async def serve_sandboxes(
             scratch=str(local.scratch_dir),
             pid=os.getpid(),
         )
-        await _until_over(server, stop, while_used_s)
+        await _until_over(server, stop, while_used_s, abandoned or asyncio.Event())
         server.stop_listening()
         draining = asyncio.create_task(sandboxes.drain(settings.grace_s), name="drain")
         hurrying = asyncio.create_task(hurry.wait(), name="hurry")
@@ -152,9 +154,9 @@ def _raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _until_over(server: SandboxServer, stop: asyncio.Event, while_used_s: float | None) -> None:
+async def _until_over(server: SandboxServer, stop: asyncio.Event, while_used_s: float | None, abandoned: asyncio.Event) -> None:
     stopped = asyncio.create_task(stop.wait(), name="stop")
-    unused = asyncio.create_task(_until_unused(server, while_used_s), name="unused")
+    unused = asyncio.create_task(_until_unused(server, while_used_s, abandoned), name="unused")
     try:
         await asyncio.wait((stopped, unused), return_when=asyncio.FIRST_COMPLETED)
         if unused.done():
@@ -165,17 +167,21 @@ async def _until_over(server: SandboxServer, stop: asyncio.Event, while_used_s: 
         unused.cancel()
 
 
-async def _until_unused(server: SandboxServer, while_used_s: float | None) -> None:
+async def _until_unused(server: SandboxServer, while_used_s: float | None, abandoned: asyncio.Event) -> None:
     """Until nobody has been connected for a while; for ever without one."""
     if while_used_s is None:
         await asyncio.Event().wait()
         return
-    patience_s = max(FIRST_USE_S, while_used_s)
+    awaited = [asyncio.create_task(event.wait(), name="first use") for event in (server.used, abandoned)]
+    try:
+        await asyncio.wait(awaited, timeout=FIRST_USE_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in awaited:
+            task.cancel()
     while True:
         await server.unused.wait()
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(while_used_s):
                 await server.used.wait()
         except TimeoutError:
             return
-        patience_s = while_used_s

@@ -1,0 +1,101 @@
+"""How a worker comes to its node's service: it starts one where none answers, again where that was killed, and takes it along."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ops.sandbox_service import LINGER_S, ServiceFinder, ServiceNotStarted
+from pipeline.failpoints import FAILPOINT, FAILPOINT_ONCE
+from pipeline.testing.wait import wait_until
+from workers.sandbox.service.server import SOCKET_NAME
+from workers.sandbox.service.serving import LOCK_NAME
+from workers.sandbox.service.settings import SandboxSettings
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def of_node(place: Path, monkeypatch: pytest.MonkeyPatch) -> SandboxSettings:
+    """Of a service that comes up fast."""
+    monkeypatch.setenv("ROLLSTREAM_SANDBOX_BACKEND", "process")
+    monkeypatch.setenv("ROLLSTREAM_STATE_DIR", str(place / "state"))
+    return SandboxSettings(run_dir=place / "run", scratch_dir=place / "s")
+
+
+def service_of(of_node: SandboxSettings) -> int:
+    return int((of_node.run / LOCK_NAME).read_text())
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+async def find(of_node: SandboxSettings) -> AsyncIterator[ServiceFinder]:
+    find = ServiceFinder(of_node, None, "here")
+    yield find
+    if (of_node.run / LOCK_NAME).exists():
+        pid = service_of(of_node)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        await wait_until(lambda: not is_running(pid), "it has ended")
+    find.close()
+
+
+async def test_one_that_was_killed_after_it_had_answered_is_followed_by_another(find: ServiceFinder, of_node: SandboxSettings) -> None:
+    """Its exit code is that of a service that could not start, and the worker took it for that: it ended, with all its jobs."""
+    await find(asyncio.Event())
+    first = service_of(of_node)
+
+    os.kill(first, signal.SIGKILL)
+    await wait_until(lambda: not is_running(first), "it has ended")
+    await find(asyncio.Event())
+
+    assert service_of(of_node) != first
+
+
+async def test_one_that_was_killed_as_it_started_is_followed_by_another(
+    find: ServiceFinder, of_node: SandboxSettings, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies as it tries its backend, before anybody can have heard of it."""
+    monkeypatch.setenv(FAILPOINT, "node_named")
+    monkeypatch.setenv(FAILPOINT_ONCE, str(place / "once"))
+
+    await find(asyncio.Event())
+
+    assert (place / "once").exists()
+    assert is_running(service_of(of_node))
+
+
+async def test_one_that_cannot_start_is_said_with_its_last_words(find: ServiceFinder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLSTREAM_SANDBOX_BACKEND", "nonesuch")
+
+    with pytest.raises(ServiceNotStarted, match="nonesuch"):
+        await find(asyncio.Event())
+
+
+async def test_one_whose_worker_ended_before_it_could_connect_goes_with_it(of_node: SandboxSettings) -> None:
+    """It waited for that worker for a minute, as it waits for one that is slow."""
+    command = [sys.executable, "-m", "ops.cli", "sandbox", "serve", "--while-used"]
+    command += ["--run-dir", str(of_node.run), "--scratch-dir", str(of_node.scratch)]
+    null = asyncio.subprocess.DEVNULL
+    service = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, stdout=null, stderr=null)
+    await wait_until((of_node.run / SOCKET_NAME).exists, "it serves", timeout_s=60)
+    assert service.returncode is None
+    assert service.stdin is not None
+
+    service.stdin.close()  # as the system does for who is killed
+
+    async with asyncio.timeout(LINGER_S + 10):
+        assert await service.wait() == 0

@@ -246,18 +246,7 @@ class SandboxFolder:
         Raises:
             SandboxRefused, StaleAttempt, SandboxBusy, SandboxGone: see `SandboxProvider.attach`.
         """
-        if owner.job_id != self.record.job_id:
-            raise SandboxRefused(self.sandbox_id, f"it belongs to job {self.record.job_id}, not {owner.job_id}")
-        if not hmac.compare_digest(hashlib.sha256(token.encode()).hexdigest(), self.record.token_sha256):
-            raise SandboxRefused(self.sandbox_id, "wrong token")
-        with self.held():
-            state = self._read_state()
-            if owner.attempt < state.seen_attempt:
-                raise StaleAttempt(self.sandbox_id, owner.attempt, state.seen_attempt)
-            state = replace(state, seen_attempt=owner.attempt)
-            self._write_state(state)
-            if state.ended:
-                raise SandboxGone(self.sandbox_id, "it was stopped")
+        with self._admitted(owner, token) as state:
             if state.is_snapshot:
                 raise SandboxRefused(self.sandbox_id, "it is a snapshot: restore it")
             lease = os.open(self.path / "lease", os.O_RDWR)
@@ -270,6 +259,33 @@ class SandboxFolder:
                 os.close(lease)
                 raise SandboxGone(self.sandbox_id, f"attempt {state.changed_by} changed it and was lost: start a new one")
         return lease
+
+    def begin_from(self, owner: SandboxOwner, token: str) -> None:
+        """An attempt begins from this snapshot.
+
+        Raises:
+            SandboxRefused, StaleAttempt, SandboxGone: see `SandboxProvider.restore`.
+        """
+        with self._admitted(owner, token) as state:
+            if not state.is_snapshot:
+                raise SandboxRefused(self.sandbox_id, "it is a sandbox: attach to it")
+
+    @contextlib.contextmanager
+    def _admitted(self, owner: SandboxOwner, token: str) -> Iterator[FolderState]:
+        """Holds it for an attempt that may have it and was written down; the state as it is now."""
+        if owner.job_id != self.record.job_id:
+            raise SandboxRefused(self.sandbox_id, f"it belongs to job {self.record.job_id}, not {owner.job_id}")
+        if not hmac.compare_digest(hashlib.sha256(token.encode()).hexdigest(), self.record.token_sha256):
+            raise SandboxRefused(self.sandbox_id, "wrong token")
+        with self.held():
+            state = self._read_state()
+            if owner.attempt < state.seen_attempt:
+                raise StaleAttempt(self.sandbox_id, owner.attempt, state.seen_attempt)
+            state = replace(state, seen_attempt=owner.attempt)
+            self._write_state(state)
+            if state.ended:
+                raise SandboxGone(self.sandbox_id, "it was stopped")
+            yield state
 
     def is_over(self) -> bool:
         """Whether it was ended, or lost by an attachment that had changed it, and nobody holds it: then nobody can have it any more.

@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass, field
 
 from workers.sandbox.limits.process_table import Process, ProcessTable, numbers_of, read_process
+from workers.sandbox.local.identity import ProcessIdentity, is_running
 
 STOPPED = frozenset("Tt")
 ENDED = frozenset("ZXx")
@@ -36,11 +37,11 @@ class Freeze:
     """What is held still.
 
     Args:
-        holder_pid: the root of all.
+        holder: the root of all; when it has ended, all have.
         keeper_pid: PID 1 inside; 0 = no walls.
     """
 
-    holder_pid: int
+    holder: ProcessIdentity
     keeper_pid: int
     _stopped: list[Process] = field(default_factory=list)
     """In the order they were stopped in."""
@@ -72,7 +73,8 @@ class Freeze:
         depth = len(numbers_of(self.keeper_pid)) if self.keeper_pid else 0
         asked: set[tuple[int, int]] = set()
         while True:
-            inside = {process.pid: process for process in table.look([self.holder_pid])[self.holder_pid] if self._is_inside(process, depth)}
+            family = table.look([self.holder.pid])[self.holder.pid] if is_running(self.holder) else []
+            inside = {process.pid: process for process in family if self._is_inside(process, depth)}
             running = [process for process in inside.values() if not _is_still(process)]
             if not running:
                 return None

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import hmac
 import secrets
 import time
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Literal
 from weakref import WeakValueDictionary
 
-from workers.sandbox.errors import SandboxGone, SandboxRefused, SnapshotError, StaleAttempt
+from workers.sandbox.errors import SandboxGone, SnapshotError
 from workers.sandbox.local.folder import NEW_PREFIX, FolderState, SandboxFolder, job_prefix, remove_tree, sandbox_paths, write_json
 from workers.sandbox.local.pause import to_its_end
 from workers.sandbox.local.tree_copier import Copied, CopyError, copy_layers
@@ -88,18 +87,7 @@ class Snapshots:
             SandboxRefused, StaleAttempt, SandboxGone
         """
         folder = SandboxFolder.open(Path(snapshot.folder))
-        if owner.job_id != folder.record.job_id:
-            raise SandboxRefused(snapshot.snapshot_id, f"it belongs to job {folder.record.job_id}, not {owner.job_id}")
-        if not hmac.compare_digest(hashlib.sha256(snapshot.token.encode()).hexdigest(), folder.record.token_sha256):
-            raise SandboxRefused(snapshot.snapshot_id, "wrong token")
-        state = folder.state()
-        if not state.is_snapshot:
-            raise SandboxRefused(snapshot.snapshot_id, "it is a sandbox: attach to it")
-        if owner.attempt < state.seen_attempt:
-            raise StaleAttempt(snapshot.snapshot_id, owner.attempt, state.seen_attempt)
-        if state.ended:
-            raise SandboxGone(snapshot.snapshot_id, "it was dropped")
-        folder.change_state(seen_attempt=max(state.seen_attempt, owner.attempt))
+        folder.begin_from(owner, snapshot.token)
         return folder
 
     async def fill(self, folder: SandboxFolder, taken: SandboxFolder) -> None:

@@ -132,6 +132,8 @@ def _bwrap() -> tuple[Path | None, str]:
 
 STARTS_INSIDE = ("test_exec", "test_files", "test_shell", "test_walls")
 """Where it matters who starts processes and works on files: the rest is what the same backend is asked for from outside."""
+THROUGH_THE_WIRE = ("test_exec", "test_files", "test_kernel", "test_life", "test_notices", "test_snapshots")
+"""What differs when calls, results and archives travel; tools and walls know nothing of it, and a shell is asked as a command is."""
 WALLED = SandboxSpec(isolation=Isolation.ISOLATED, image=IMAGE)
 
 KINDS: dict[str, Kind] = {
@@ -140,7 +142,7 @@ KINDS: dict[str, Kind] = {
     "apptainer": Kind(open=apptainer, spec=WALLED, walls=True, why_not=no_apptainer),
     "bubblewrap-inside": Kind(open=partial(bubblewrap, entry="inside"), spec=WALLED, walls=True, why_not=no_bubblewrap, core=STARTS_INSIDE),
     "apptainer-inside": Kind(open=partial(apptainer, entry="inside"), spec=WALLED, walls=True, why_not=no_apptainer, core=("test_walls",)),
-    "service": Kind(open=service, spec=WALLED, walls=True, why_not=no_bubblewrap),
+    "service": Kind(open=service, spec=WALLED, walls=True, why_not=no_bubblewrap, core=THROUGH_THE_WIRE),
 }
 
 LOCAL_KINDS = ("process", "bubblewrap", "apptainer")

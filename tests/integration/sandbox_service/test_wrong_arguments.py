@@ -22,7 +22,7 @@ from workers.sandbox.service.operations import OPERATIONS
 from workers.sandbox.service.wire import CANCELLED, INVALID, KINDS, Message
 
 SEED = 20261130
-MESSAGES = 400
+MESSAGES = 150
 
 TRAP = "touch trap"
 """A command that leaves a file."""

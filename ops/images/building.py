@@ -18,6 +18,7 @@ from workers.sandbox.images.build import Built, build
 from workers.sandbox.images.definition import Definition
 from workers.sandbox.images.locks import Say, say_nothing
 from workers.sandbox.local import Backend, LocalSandboxes
+from workers.sandbox.service.settings import SandboxSettings
 
 GIB = 1024**3
 BUILD_LIMITS = Limits(
@@ -60,7 +61,8 @@ async def build_image(
     folders = folders or Folders.from_environment()
     chosen: Backend | None = None
     if any(level.run for level in definition.levels):
-        choice = await choose_backend(backend, scratch_dir=folders.scratch, run_dir=folders.run)
+        network = SandboxSettings.load().network
+        choice = await choose_backend(backend, scratch_dir=folders.scratch, run_dir=folders.run, network=network)
         chosen = choice.backend
         if chosen is None:
             raise ImageError(name or definition.name, choice.why_none())

@@ -19,13 +19,14 @@ PER_PROCESS = {
 }
 
 
-def enforced_by(cgroup: SandboxCgroup | None, *, pid_max: bool, watched: bool, network: str) -> Mapping[str, str]:
+def enforced_by(cgroup: SandboxCgroup | None, *, pid_max: bool, watched: bool, network: str, own_ipc: bool = False) -> Mapping[str, str]:
     """The map for one sandbox.
 
     Args:
         pid_max: whether the bound of its PID namespace was set.
         watched: whether a watchdog looks at it.
         network: `none`, `allow-list proxy` or `host`.
+        own_ipc: whether its System V memory, semaphores and queues are bounded by a namespace of its own.
     """
     by_kernel = {name: f"cgroup v{controller.version}" for name, controller in (cgroup.controllers if cgroup else {}).items()}
     otherwise = WATCHDOG if watched else NOTHING
@@ -36,5 +37,6 @@ def enforced_by(cgroup: SandboxCgroup | None, *, pid_max: bool, watched: bool, n
         "disk": otherwise,
         "files": otherwise,
         **(PER_PROCESS if LINUX else {**PER_PROCESS, "process memory": NOTHING}),
+        "system v ipc": "namespace" if own_ipc else NOTHING,
         "network": network,
     }

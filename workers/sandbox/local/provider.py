@@ -320,7 +320,13 @@ class LocalSandboxes:
                     folders=(*(folder.path / name for name in ("home", "shm", "tmp", "upper", "var-tmp")), folder.sockets),
                     cgroup=cgroup,
                     cpu_used_s=state.cpu_used_s,
-                    enforced=enforced_by(cgroup, pid_max="processes" in holder.bounds, watched=WATCHES, network=_network(inside, proxy)),
+                    enforced=enforced_by(
+                        cgroup,
+                        pid_max="processes" in holder.bounds,
+                        watched=WATCHES,
+                        network=_network(inside, proxy),
+                        own_ipc="ipc" in holder.bounds,
+                    ),
                     network_bytes=proxy.used_bytes if proxy is not None else lambda: 0,
                 )
             )

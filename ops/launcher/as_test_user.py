@@ -7,8 +7,8 @@ nobody else may look (`/root`, a temporary folder). Nothing of the machine is ch
 2. In it each folder that keeps the user out is covered by an empty readable one, in which only the folders that the command needs are put
    back: the project, the environment, the Python it was made from, and those named by `--path`.
 3. `/dev/fuse` is there for the user too, as on any desktop: images in one file are mounted through it.
-4. Where the machine has control groups of version 1, the command runs in some of its own, which the user may part further, as on a node
-   that delegates them. A process that stays behind removes them when the command has ended.
+4. Where the machine has control groups, the command runs in some of its own, which the user may part further, as on a node that delegates
+   them. A process that stays behind removes them when the command has ended.
 5. The command has the user's uid, gid and home, no other groups, no capability, and of the environment only what names no secret.
 
 It becomes the command (exec all the way): signals, terminal and exit code are the command's own.
@@ -32,6 +32,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 _INSIDE = "--in-own-mounts"
 _GROUPS = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("memory", "pids", "cpuacct")
+_VERSION_2 = (_GROUPS, _GROUPS / "unified")
 _REMOVE_S = 20.0
 """What the command left running may take so long to end before its groups are left behind."""
 _KEPT = frozenset({"PATH", "LANG", "TERM", "CI", "NO_COLOR", "TZ", "PYTHONPATH", "PYTHONUNBUFFERED"})
@@ -121,13 +122,14 @@ def give_fuse() -> None:
 
 
 def give_groups(user: pwd.struct_passwd) -> None:
-    """Moves this process into groups below its own that the user may part; nothing where there are none of version 1."""
+    """Moves this process into groups below its own that the user may part; nothing where root may make none."""
     own: dict[str, str] = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, names, where = line.split(":", 2)
         own.update(dict.fromkeys(names.split(","), where))
     word = f"rollstream-test-{os.getpid()}"
     wanted = [_GROUPS / name / own[name].lstrip("/") / word for name in _CONTROLLERS if name in own]
+    wanted += [root / own[""].lstrip("/") / word for root in _VERSION_2 if "" in own and (root / "cgroup.controllers").exists()]
     groups = []
     for group in wanted:
         with contextlib.suppress(OSError):  # not there, or not root's to write
@@ -137,8 +139,9 @@ def give_groups(user: pwd.struct_passwd) -> None:
         return
     _remove_afterwards(groups)
     for group in groups:
-        for path in (group, group / "cgroup.procs"):
-            os.chown(path, user.pw_uid, user.pw_gid)
+        for path in (group, group / "cgroup.procs", group / "cgroup.subtree_control"):
+            if path.exists():
+                os.chown(path, user.pw_uid, user.pw_gid)
         (group / "cgroup.procs").write_text("0")
 
 

@@ -102,7 +102,7 @@ def _enter_and_set(namespaces: entering.Namespaces, processes: int, answer: sock
     """Two packets: what was set, by a grandchild; then that nobody can change it any more."""
     entering.hide()
     entering.forbid_imports()
-    namespaces.join()
+    namespaces.join(("ipc", "pid", "mnt"))
     inside = os.fork()
     if inside == 0:
         becoming.prctl(becoming.PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -143,6 +143,8 @@ class NodeSandboxes:
         self._cut_short: set[asyncio.Task[object]] = set()
         self._emptied = asyncio.Event()
         self._emptied.set()
+        self._unbound = asyncio.Event()
+        self._unbound.set()
         self._losses: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -261,6 +263,7 @@ class NodeSandboxes:
         for binding in self._binding:
             self._cut_short.add(binding)
             binding.cancel()
+        await self._unbound.wait()
         await self.settle()
         report = await self.end([found.sandbox_id for found in await self.owned()], "the node service stops")
         for sandbox_id, why in report.failed.items():
@@ -321,6 +324,7 @@ class NodeSandboxes:
         assert binding is not None
         self._binding.add(binding)
         self._emptied.clear()
+        self._unbound.clear()
         try:
             yield
         except asyncio.CancelledError:
@@ -333,6 +337,8 @@ class NodeSandboxes:
             self._see_whether_empty()
 
     def _see_whether_empty(self) -> None:
+        if not self._binding:
+            self._unbound.set()
         if not self.attached and not self._binding:
             self._emptied.set()
 

@@ -62,8 +62,8 @@ def use_lines(use: SandboxUse) -> list[str]:
         f"{use.cpu_s:.1f} s of CPU time",
         f"disk {size_text(use.disk_bytes)} in {use.files} files",
     ]
-    if use.network_bytes:
-        figures.append(f"network {size_text(use.network_bytes)}")
+    if use.network_bytes or use.network_refused:
+        figures.append(f"network {size_text(use.network_bytes)}, {use.network_refused} requests refused")
     enforced = "; ".join(f"{limit}: {means}" for limit, means in use.enforced.items())
     return [f"enforced   {enforced or 'not told'}", f"used       {', '.join(figures)}", *(f"limit met  {notice}" for notice in use.notices)]
 

@@ -133,6 +133,9 @@ def give_groups(user: pwd.struct_passwd) -> None:
     groups = []
     for group in wanted:
         with contextlib.suppress(OSError):  # not there, or not root's to write
+            for left in group.parent.glob("rollstream-test-*"):  # of a run that left something running for longer than was waited
+                if not Path("/proc", left.name.rpartition("-")[2]).exists():
+                    _remove_group(left)
             group.mkdir()
             groups.append(group)
     if not groups:

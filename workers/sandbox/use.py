@@ -30,6 +30,8 @@ class SandboxUse:
     files: int = 0
     network_bytes: int = 0
     """Both ways through the allow-list proxy."""
+    network_refused: int = 0
+    """Requests that the list did not allow."""
     notices: tuple[str, ...] = ()
     """What was ended or refused, in words; the last ones when there were many."""
 
@@ -82,5 +84,6 @@ def joined(first: SandboxUse, second: SandboxUse) -> SandboxUse:
         disk_bytes=max(first.disk_bytes, second.disk_bytes),
         files=max(first.files, second.files),
         network_bytes=first.network_bytes + second.network_bytes,
+        network_refused=first.network_refused + second.network_refused,
         notices=(first.notices + second.notices)[-KEPT_NOTICES:],
     )

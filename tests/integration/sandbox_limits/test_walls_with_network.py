@@ -96,6 +96,7 @@ async def test_what_the_list_names_is_reached_and_nothing_else(open_provider: Op
         assert past == ["tried 0"]
         assert (listed.reached, redis.reached) == (1, 0)
         assert use.enforced["network"] == "allow-list proxy"
+        assert use.network_refused == 4
         assert use.network_bytes > len(b"GET / HTTP/1.1\r\n\r\n")
         assert [notice.split(":")[0] for notice in use.notices] == 4 * ["network"]
 

@@ -49,8 +49,8 @@ class Watched:
     """By earlier attachments."""
     enforced: Mapping[str, str] = field(default_factory=dict)
     """What bounds it on this node (`enforced.py`)."""
-    network_bytes: Callable[[], int] = lambda: 0
-    """What has gone through its way to the network so far."""
+    network: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    """Bytes that have gone through its way to the network so far, and requests that were refused there."""
 
 
 class Watch:
@@ -90,6 +90,7 @@ class Watch:
         """What was used so far: CPU time until now where the kernel counts it for us, the rest as the last look found it."""
         counted_s = self.watched.cgroup.cpu_s() if self.watched.cgroup else None
         self.cpu_s = max(self.cpu_s, self.watched.cpu_used_s + (counted_s or 0.0))
+        network_bytes, network_refused = self.watched.network()
         return SandboxUse(
             enforced=self.watched.enforced,
             memory_bytes=self.memory_bytes,
@@ -100,7 +101,8 @@ class Watch:
             cpu_before_s=round(self.watched.cpu_used_s, 3),
             disk_bytes=self.disk.counted.bytes,
             files=self.disk.counted.files,
-            network_bytes=self.watched.network_bytes(),
+            network_bytes=network_bytes,
+            network_refused=network_refused,
             notices=self.notices.all(),
         )
 

@@ -327,7 +327,7 @@ class LocalSandboxes:
                         network=_network(inside, proxy),
                         own_ipc="ipc" in holder.bounds,
                     ),
-                    network_bytes=proxy.used_bytes if proxy is not None else lambda: 0,
+                    network=proxy.use if proxy is not None else lambda: (0, 0),
                 )
             )
             holder.gone.add_done_callback(lambda _: watch.close())

@@ -86,9 +86,9 @@ class AllowListProxy:
         self.refused = 0
         """Requests that the rules did not allow."""
 
-    def used_bytes(self) -> int:
-        """Both ways."""
-        return self.sent_bytes + self.received_bytes
+    def use(self) -> tuple[int, int]:
+        """Bytes both ways, and requests that were refused."""
+        return self.sent_bytes + self.received_bytes, self.refused
 
     async def serve(self, listener: socket.socket) -> None:
         """Begins to serve; the socket is ours from here on."""

@@ -21,7 +21,7 @@ sleep 1000 &
 echo $! >>pids
 setsid sleep 1001 </dev/null >/dev/null 2>&1 &
 (setsid sh -c 'echo $$ >>pids; exec sleep 1002' </dev/null >/dev/null 2>&1 &)
-env -i sh -c 'trap "" HUP TERM INT; echo $$ >>pids; while :; do /bin/sleep 1; done' </dev/null >/dev/null 2>&1 &
+env -i sh -c 'trap "" HUP TERM INT; echo $$ >>pids; while :; do /bin/sleep 1000; done' </dev/null >/dev/null 2>&1 &
 while [ $(wc -l <pids) -lt 3 ]; do sleep 0.01; done
 """
 

@@ -15,11 +15,12 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import ptyprocess
 
@@ -27,7 +28,7 @@ from workers.sandbox.errors import SandboxGone, SandboxStartError
 from workers.sandbox.launcher import KillScope, LaunchedProcess
 from workers.sandbox.limits.process_table import read_process
 from workers.sandbox.local.backend import Walls
-from workers.sandbox.local.environment import MARK, library_paths
+from workers.sandbox.local.environment import library_paths
 from workers.sandbox.local.identity import ProcessIdentity, identify
 from workers.sandbox.spec import Limits
 
@@ -37,6 +38,8 @@ START_TIMEOUT_S = 30.0
 BOOT_TIMEOUT_S = 60.0
 """Walls stand in 10 ms (bubblewrap) to some 100 (Apptainer); seconds where a node starts many at once, or mounts an image file."""
 MAX_FDS_A_FRAME = 16
+SAID_BYTES = 2000
+"""So much of what a holder said last goes into an error."""
 
 
 class HeldProcess:
@@ -57,11 +60,11 @@ class HeldProcess:
 class Holder:
     """One holder process and everything under it."""
 
-    def __init__(self, sandbox_id: str, process: subprocess.Popen[bytes], control: socket.socket, limits: Limits) -> None:
-        self._sandbox_id = sandbox_id
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self._sandbox_id = ""
         self._process = process
         self._control = control
-        self._limits = asdict(limits)
+        self._limits: dict[str, Any] = {}
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[str] = self._loop.create_future()
         self.keeper: ProcessIdentity | None = None
@@ -89,59 +92,83 @@ class Holder:
         self._loop.add_reader(control.fileno(), self._read)
 
     @classmethod
-    async def start(cls, sandbox_id: str, *, leases: Sequence[int], children_file: Path, log_file: Path, limits: Limits) -> Holder:
-        """Starts a holder that keeps the descriptors `leases` open as long as it lives; the caller closes its own copies.
+    async def start(
+        cls, sandbox_id: str, *, leases: Sequence[int], children_file: Path, log_file: Path, limits: Limits, spare: Holder | None = None
+    ) -> Holder:
+        """A holder of this sandbox, which keeps the descriptors `leases` open as long as it lives; the caller closes its own copies.
+
+        Args:
+            spare: one that is up and belongs to no sandbox yet; without it one is launched.
+
+        Raises:
+            FileNotFoundError: the folder of the sandbox is gone.
+            SandboxStartError: it did not come up.
+        """
+        holder = spare or await cls.launch()
+        try:
+            with await asyncio.to_thread(log_file.open, "ab") as log:
+                await holder._hold(sandbox_id, [*leases, log.fileno()], children_file, limits)
+        except SandboxGone as error:
+            await holder.wait_ended()
+            raise SandboxStartError("process", f"its holder ended at once: {error.why}") from error
+        except asyncio.CancelledError:
+            holder._lost("its start was cancelled")
+            raise
+        except BaseException:
+            holder.begin_end(0.0)
+            await holder.wait_ended()
+            raise
+        return holder
+
+    @classmethod
+    async def launch(cls) -> Holder:
+        """A holder that is up and belongs to no sandbox yet. It ends with us, however we end.
 
         Raises:
             SandboxStartError: it did not come up.
         """
-        launching = asyncio.create_task(
-            cls._launch(sandbox_id, [os.dup(lease) for lease in leases], children_file, log_file, limits),
-            name=f"launch holder of {sandbox_id}",
-        )
-        try:
-            holder = await asyncio.shield(launching)
-        except OSError as error:
-            raise SandboxStartError("process", f"its holder could not be started: {error}") from error
-        except asyncio.CancelledError:
-            launching.add_done_callback(_let_go)
-            raise
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                signs: set[asyncio.Future[Any]] = {holder._ready, holder.gone}
-                await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
-            holder._process.kill()
-            await holder.wait_ended()
-            raise SandboxStartError("process", f"its holder gave no sign for {START_TIMEOUT_S:g} s") from None
-        except asyncio.CancelledError:
-            holder._lost("its start was cancelled")
-            raise
-        if not holder._ready.done():
-            await holder.wait_ended()
-            tail = (await asyncio.to_thread(log_file.read_bytes))[-2000:].decode("utf-8", "replace")
-            raise SandboxStartError("process", f"its holder ended at once: {tail}")
-        return holder
+        with tempfile.TemporaryFile() as said:
+            launching = asyncio.create_task(cls._launch(said), name="launch a holder")
+            try:
+                holder = await asyncio.shield(launching)
+            except OSError as error:
+                raise SandboxStartError("process", f"its holder could not be started: {error}") from error
+            except asyncio.CancelledError:
+                launching.add_done_callback(_let_go)
+                raise
+            try:
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    signs: set[asyncio.Future[Any]] = {holder._ready, holder.gone}
+                    await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
+            except TimeoutError:
+                holder._process.kill()
+                await holder.wait_ended()
+                raise SandboxStartError("process", f"its holder gave no sign for {START_TIMEOUT_S:g} s") from None
+            except asyncio.CancelledError:
+                holder._lost("its start was cancelled")
+                raise
+            if not holder._ready.done():
+                await holder.wait_ended()
+                tail = os.pread(said.fileno(), SAID_BYTES, max(0, os.fstat(said.fileno()).st_size - SAID_BYTES))
+                raise SandboxStartError("process", f"its holder ended at once: {tail.decode('utf-8', 'replace')}")
+            return holder
 
     @classmethod
-    async def _launch(cls, sandbox_id: str, leases: list[int], children_file: Path, log_file: Path, limits: Limits) -> Holder:
-        """Never cancelled, so that a process that was started is always one we know. Closes `leases`."""
+    async def _launch(cls, said: IO[bytes]) -> Holder:
+        """Never cancelled, so that a process that was started is always one we know."""
         argv = [sys.executable, "-I", "-S", str(HOLDER_PROGRAM), str(Path(ptyprocess.__file__).parent.parent), str(os.getpid())]
-        argv += [str(children_file), *map(str, leases)]
         ours, theirs = socket.socketpair()
 
         def launch() -> subprocess.Popen[bytes]:
-            with log_file.open("ab") as log:
-                return subprocess.Popen(
-                    argv,
-                    stdin=theirs.fileno(),
-                    stdout=log,
-                    stderr=log,
-                    cwd="/",
-                    env={**library_paths(), MARK: sandbox_id},
-                    pass_fds=leases,
-                    start_new_session=True,  # a Ctrl-C for the worker is the worker's to handle
-                )
+            return subprocess.Popen(
+                argv,
+                stdin=theirs.fileno(),
+                stdout=said,
+                stderr=said,
+                cwd="/",
+                env=library_paths(),
+                start_new_session=True,  # a Ctrl-C for the worker is the worker's to handle
+            )
 
         try:
             process = await asyncio.to_thread(launch)
@@ -150,9 +177,14 @@ class Holder:
             raise
         finally:
             theirs.close()
-            for lease in leases:
-                os.close(lease)
-        return cls(sandbox_id, process, ours, limits)
+        return cls(process, ours)
+
+    async def _hold(self, sandbox_id: str, given: Sequence[int], children_file: Path, limits: Limits) -> None:
+        """Gives it to a sandbox, once: `given` are the leases, and the log last."""
+        self._sandbox_id = sandbox_id
+        self._limits = asdict(limits)
+        itself, _ = await self._request({"op": "hold", "children_file": str(children_file)}, dict(enumerate(given)))
+        del self._ended[itself.pid]
 
     @property
     def identity(self) -> ProcessIdentity | None:

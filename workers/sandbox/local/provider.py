@@ -43,6 +43,7 @@ from workers.sandbox.local.kernel_surface import seccomp_filter
 from workers.sandbox.local.node_root import NodeRoot
 from workers.sandbox.local.sandbox import Files, Inside, LocalSandbox
 from workers.sandbox.local.snapshots import Snapshots
+from workers.sandbox.local.spare_holder import SpareHolder
 from workers.sandbox.local.teardown import tear_down, tear_down_now
 from workers.sandbox.local.way_out import open_way_out
 from workers.sandbox.network import AllowListProxy, proxy_variables
@@ -72,6 +73,7 @@ class LocalSandboxes:
         node: name of this node; handles of other nodes are refused.
         images: where images come from; without it, specs that name one are refused.
         entry: `outside` = what runs behind walls enters them; `inside` = PID 1 starts it (ADR 20).
+        keeps_spare: keep a holder ready, for the next start (`spare_holder.py`).
         cgroups: finds where groups may be made; `Cgroups` = nowhere, so that the watchdog bounds all. Called in a thread.
     """
 
@@ -84,6 +86,7 @@ class LocalSandboxes:
         node: str,
         images: ImageSource | None = None,
         entry: Entry = "outside",
+        keeps_spare: bool = False,
         cgroups: Callable[[], Cgroups] = find_cgroups,
     ) -> None:
         self._backend = backend
@@ -93,6 +96,7 @@ class LocalSandboxes:
         self.run_dir = run_dir.absolute()
         self.node = node
         self._context: zmq.asyncio.Context | None = None
+        self.spare = SpareHolder() if keeps_spare else None
         self._watchdog = Watchdog(self.scratch_dir)
         self._find_cgroups = cgroups
         self._cgroups = Cgroups()
@@ -117,6 +121,8 @@ class LocalSandboxes:
         by_cgroups = {name: f"cgroup v{base.version}" for name, base in self._cgroups.bases.items()}
         log.debug("sandbox_limits_by_cgroups", found=by_cgroups, missing=dict(self._cgroups.missing))
         await self._watchdog.__aenter__()
+        if self.spare is not None:
+            self.spare.refill()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -126,6 +132,8 @@ class LocalSandboxes:
         ends = [sandbox.kill() for sandbox in self._attached]
         problems = [problem for problem in await asyncio.gather(*ends, *self._abandoned, return_exceptions=True) if problem is not None]
         await self.settle()
+        if self.spare is not None:
+            await self.spare.close()
         await self._watchdog.__aexit__(None, None, None)
         await asyncio.to_thread(self._cgroups.close)
         if self._context is not None:
@@ -287,7 +295,12 @@ class LocalSandboxes:
         try:
             leases = [lease] if image is None else [lease, image.fileno()]
             holder = await Holder.start(
-                folder.sandbox_id, leases=leases, children_file=folder.children_file, log_file=folder.log_file, limits=spec.limits
+                folder.sandbox_id,
+                leases=leases,
+                children_file=folder.children_file,
+                log_file=folder.log_file,
+                limits=spec.limits,
+                spare=self.spare.take() if self.spare is not None else None,
             )
         except FileNotFoundError as error:  # a later attempt, or whoever knows that the job is over, was faster
             raise SandboxGone(folder.sandbox_id, "its folder was removed") from error
@@ -340,6 +353,8 @@ class LocalSandboxes:
             raise
         finally:
             del self._holders[making]
+            if self.spare is not None:
+                self.spare.refill()
         sandbox = LocalSandbox(folder, handle, inside, holder, launcher, files, owner.attempt, self._context, watch, self._snapshots)
         self._attached.add(sandbox)
         holder.gone.add_done_callback(lambda _: self._let_go(sandbox))

@@ -100,6 +100,7 @@ async def serve_sandboxes(
                 node=node,
                 images=images,
                 entry=settings.entry,
+                keeps_spare=True,
             )
         )
         sandboxes = NodeSandboxes(local, settings, sweep_images=sweep_images)

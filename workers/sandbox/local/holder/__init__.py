@@ -1,9 +1,10 @@
 """The process under which everything of one attachment runs, and what it is made of.
 
     worker ── control socket (our fd 0) ──> holder ──> bash, kernels, commands ──> whatever those start
-                                              ├─ holds the leases: LEASE_FD and more, descriptors with a flock, never handed to children
+                                              ├─ holds the leases: descriptors with a flock, never handed to children
                                               └─ with walls: command of the backend ──> keeper, PID 1 of the sandbox (`keeper.py`)
 
+0. It belongs to a sandbox from `hold` on, once and for good; until then it may be kept ready (`spare_holder.py`).
 1. Everything started here stays below us: we are a subreaper (Linux), so what daemonises is re-parented to us, not to PID 1.
 2. The control socket closes when the worker ends, however it ends. Then, and on `stop`, and on SIGTERM, we kill all descendants and
    exit only when none is left; so a free lease means that nothing of the attachment runs. These are heard whatever else is waited for.
@@ -20,6 +21,8 @@ folder, which the process loads as the package `holder`: so its imports are rela
 Without /proc (macOS) there is no subreaper: process groups are killed, and a daemon that left its group escapes.
 
 Frames both ways: length (4 bytes, big endian), JSON; descriptors travel beside the first byte of their frame.
+    {"op": "hold", "id", "children_file", "fds": one for each lease, the log}
+                                       -> {"id", "pid": its own, "fds": 0} or {"id", "errno", "error"}
     {"op": "boot", "id", "argv", "env", "fds": [numbers], "seccomp": hex, "timeout_s", "limits": {...}, "told": hex, "entered": bool}
                                        -> {"id", "pid": of PID 1, "fds": 0, "bounds": [of `bounding.py`]} or {"id", "errno", "error"}
     {"op": "spawn"|"pty", "id", "argv", "env", "cwd", "fds": [numbers], "limits": {...}, "groups": [files], "rows", "columns",

@@ -1,4 +1,4 @@
-"""Starts a holder: `python -I -S FOLDER LIBRARY WORKER_PID CHILDREN_FILE LEASE_FD...`, where `ptyprocess` lies in LIBRARY.
+"""Starts a holder: `python -I -S FOLDER LIBRARY WORKER_PID`, where `ptyprocess` lies in LIBRARY.
 
 Nothing else stands here: what runs as a program is compiled at each start, what it imports is not.
 """

@@ -20,18 +20,21 @@ LINUX = sys.platform == "linux"
 class Children:
     """Processes that the worker asked for and that have not ended, and the walls they are behind."""
 
-    def __init__(self, line: WorkerLine, file: str) -> None:
+    def __init__(self, line: WorkerLine) -> None:
         self._line = line
-        self._log = open(file, "a", encoding="ascii")  # noqa: SIM115  # open as long as we live
+        self._records = -1
         self.pids: set[int] = set()
         self.walls: Walls | None = None
+
+    def record_in(self, file: str) -> None:
+        """Names the file of the records; before anything is started."""
+        self._records = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def record(self, pid: int) -> None:
         """Whoever looks for what a killed holder left finds it by this."""
         if LINUX:
             with contextlib.suppress(OSError):
-                self._log.write(f"{pid} {Process(pid).started}\n")
-                self._log.flush()
+                os.write(self._records, f"{pid} {Process(pid).started}\n".encode())
 
     def reap(self) -> bool:
         """Takes in what has ended; False when no child is left, living or dead."""

@@ -22,10 +22,12 @@ if sys.platform == "linux":
 class Holder:
     """What a request asks for, done."""
 
-    def __init__(self, library: str, worker_pid: int, children_file: str) -> None:
+    def __init__(self, library: str, worker_pid: int) -> None:
         self._library = library
         self._line = WorkerLine(worker_pid)
-        self._children = Children(self._line, children_file)
+        self._children = Children(self._line)
+        self._leases: list[int] = []
+        """Held as long as we live."""
 
     def run(self) -> None:
         line = self._line
@@ -45,6 +47,9 @@ class Holder:
             kill(line, self._children, request["pid"], request["signal"], request["scope"])
             return
         given = [line.descriptors.popleft() for _ in request["fds"]]
+        if request["op"] == "hold":
+            self._hold(request, given)
+            return
         try:
             pid, terminal = self._start(request, given)
         except OSError as error:
@@ -61,6 +66,19 @@ class Holder:
         line.send({"id": request["id"], "pid": pid, "fds": int(terminal >= 0), **bounds}, terminal)
         if terminal >= 0:
             os.close(terminal)
+
+    def _hold(self, request: dict[str, Any], given: list[int]) -> None:
+        """From now on we belong to a sandbox: its leases are ours, and what we say goes where it is looked for."""
+        *self._leases, log = given
+        try:
+            self._children.record_in(request["children_file"])
+        except OSError as error:  # its folder was removed meanwhile
+            self._line.send({"id": request["id"], "errno": error.errno, "error": error.strerror})
+            return
+        for number in (1, 2):
+            os.dup2(log, number)
+        os.close(log)
+        self._line.send({"id": request["id"], "pid": os.getpid(), "fds": 0})
 
     def _start(self, request: dict[str, Any], given: list[int]) -> tuple[int, int]:
         """Returns the process, and a terminal's master side or -1."""
@@ -79,12 +97,10 @@ class Holder:
 
 
 def main() -> None:
-    library, worker_pid, children_file, *leases = sys.argv[1:]
-    for lease in leases:
-        os.set_inheritable(int(lease), False)
+    library, worker_pid = sys.argv[1:]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 1024 and (hard == resource.RLIM_INFINITY or hard >= 1024):
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
     becoming.prctl(becoming.PR_SET_NAME, b"rs-holder")
     becoming.prctl(becoming.PR_SET_CHILD_SUBREAPER, 1)
-    Holder(library, int(worker_pid), children_file).run()
+    Holder(library, int(worker_pid)).run()

@@ -84,9 +84,16 @@ async def test_who_ends_in_the_middle_costs_the_operation_and_not_the_sandbox(
     """The guest can kill the process that works on its files."""
     files = InsideFiles(launcher)
 
-    with pytest.raises(SandboxError, match="ended during read"):
-        await running(lambda: files.read("x", 100), served(server, frames.frame(DATA, 0, b"half")))
+    operation = asyncio.create_task(asyncio.to_thread(files.read, "x", 100))
+    (await served(server, frames.frame(DATA, 0, b"half"))).close()
+    kind, number, content = await server.heard()
+    while kind != frames.ASK:
+        kind, number, content = await server.heard()
+    await server.say(frames.reply(frames.STARTED, number, 1), frames.reply(frames.ENDED, number, 0))
 
+    assert json.loads(content)["do"] == "nothing"
+    with pytest.raises(SandboxError, match="ended during read"):
+        await operation
     assert not above.is_ending
 
 

@@ -235,3 +235,16 @@ async def test_an_image_without_python_is_refused_with_what_helps(kind: Kind, pl
             await provider.start(SandboxSpec(isolation=Isolation.ISOLATED, image="bare"), OWNER)
 
     assert not caught.value.retryable
+
+
+async def test_files_of_a_sandbox_whose_server_is_killed_are_gone_and_not_broken(sandbox: LocalSandbox) -> None:
+    """The socket of an operation closes before anybody has heard that PID 1 has ended: for a moment the sandbox seemed to be there."""
+    reads = [asyncio.create_task(sandbox.read_file("/dev/null")) for _ in range(3)]
+    assert sandbox.keeper is not None
+
+    os.kill(sandbox.keeper.pid, signal.SIGKILL)
+    outcomes = await asyncio.gather(*reads, sandbox.list("."), return_exceptions=True)
+
+    assert {type(outcome) for outcome in outcomes} <= {SandboxGone, SandboxFileError}
+    assert isinstance(outcomes[-1], SandboxGone)
+    assert "PID 1 of it was killed" in await sandbox.wait_gone()

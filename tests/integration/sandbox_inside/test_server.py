@@ -52,7 +52,7 @@ class Running:
         def broke(why: str) -> None:
             self.broken = why
 
-        connection = ServerConnection("sandbox", self.connect(), broke)
+        connection = ServerConnection("sandbox", self.connect(), broke, last_words_s=0.0)
         self.connections.append(connection)
         await connection.greet(token, limits=asdict(Limits()), seccomp=b"")
         return connection

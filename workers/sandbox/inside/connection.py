@@ -27,6 +27,7 @@ WINDOW = 16
 ANSWER_S = 30.0
 """A start is answered in milliseconds, and after `START_S` of the server in any case."""
 GREETING_S = 20.0
+LAST_WORDS_S = 1.0
 READ_BYTES = 64 * 1024
 UNSENT_FRAMES = 4096
 """Waiting to be sent, kills most of all: where there are so many, nobody reads them."""
@@ -69,6 +70,7 @@ class ServerConnection:
         on_broken: told once, why the connection is of no use any more; the sandbox is to be ended then.
         is_ending: whether the sandbox is being ended: then what ends in it is of that end, and of no command.
         answer_s: the longest silence after a request.
+        last_words_s: for others to say why the server has ended.
     """
 
     def __init__(
@@ -79,12 +81,14 @@ class ServerConnection:
         is_ending: Callable[[], bool] = lambda: False,
         *,
         answer_s: float = ANSWER_S,
+        last_words_s: float = LAST_WORDS_S,
     ) -> None:
         self._sandbox_id = sandbox_id
         self._control = control
         self._on_broken = on_broken
         self._is_ending = is_ending
         self._answer_s = answer_s
+        self._last_words_s = last_words_s
         self._loop = asyncio.get_running_loop()
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._decoder = frames.Decoder(frames.MAX_REPLY_BYTES)
@@ -207,11 +211,8 @@ class ServerConnection:
             return
         except OSError:
             data = b""
-        if not data and self._is_ending():  # whoever ends it says when and why
-            self._loop.remove_reader(self._control.fileno())
-            return
         if not data:
-            self.close("its execution server ended" + (" in the middle of an answer" if self._decoder.is_partial else ""))
+            self._has_ended()
             return
         try:
             for kind, number, content in self._decoder.feed(data):
@@ -219,6 +220,13 @@ class ServerConnection:
                     self._hear(kind, number, *frames.read_reply(kind, content))
         except frames.FrameError as error:
             self.break_off(str(error))
+
+    def _has_ended(self) -> None:
+        """Its process has ended, or soon will: whoever is above says why, and hears of it a moment later than this socket does."""
+        self._loop.remove_reader(self._control.fileno())
+        why = "its execution server ended" + (" in the middle of an answer" if self._decoder.is_partial else "")
+        if not self._is_ending():
+            self._loop.call_later(self._last_words_s, self.close, why)
 
     def _hear(self, kind: int, number: int, value: int, text: str) -> None:
         if kind == frames.READY:

@@ -111,6 +111,9 @@ class InsideFiles:
                 if isinstance(error, TimeoutError):
                     raise SandboxError(f"{operation} of {path!r}: nothing moved for {self._still_s:g} s, so it was ended") from error
                 if isinstance(error, (BrokenPipeError, ConnectionResetError, EOFError)):
+                    asyncio.run_coroutine_threadsafe(
+                        self._launcher.check_server(), self._loop
+                    ).result()  # it may have ended with its sandbox
                     raise SandboxError(f"the process that works on the sandbox's files ended during {operation} of {path!r}") from error
                 raise
         if "failed" in answer:

@@ -156,6 +156,10 @@ class InsideLauncher:
             raise SandboxError(f"no process for the sandbox's files can be started: {error.strerror}") from error
         return number
 
+    async def check_server(self) -> None:
+        """Returns when the server has answered; raises `SandboxGone` when it does not, also when that was not known yet."""
+        await self.connection.start({"do": "nothing", "fds": []}, [])
+
     def check_open(self) -> None:
         self.connection.check_open()
         self._holder.check_open()

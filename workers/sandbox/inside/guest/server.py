@@ -126,7 +126,9 @@ class Server:
         places = request["fds"]
         descriptors = [self._descriptors.popleft() for _ in places]
         try:
-            if request["do"] == "run":
+            if request["do"] == "nothing":
+                self._send(frames.reply(frames.STARTED, number, os.getpid()) + frames.reply(frames.ENDED, number, 0))
+            elif request["do"] == "run":
                 self._children.run(number, request, descriptors)
             else:
                 self._children.work(number, partial(self._work_on_files, request, descriptors[0]))

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 LINUX = sys.platform == "linux"
 PF_EXITING = 4
@@ -72,10 +73,10 @@ def namespace_numbers(pid: int | str) -> list[int]:
     return []
 
 
-def find_keeper(launcher: int) -> int:
-    """PID 1 of the sandbox: the innermost descendant that is number 1 where it lives; 0 when there is none."""
+def find_keeper(started: Sequence[Process]) -> int:
+    """PID 1 of the sandbox: of what the launcher started, the innermost that is number 1 where it lives; 0 when there is none."""
     depth, found = len(namespace_numbers("self")), 0
-    for process in below(launcher, process_table()):
+    for process in started:
         with contextlib.suppress(OSError):
             numbers = namespace_numbers(process.pid)
             if len(numbers) > depth and numbers[-1] == 1:

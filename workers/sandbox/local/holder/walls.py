@@ -98,7 +98,8 @@ def build(request: dict[str, Any], given: Sequence[int], line: WorkerLine, child
         os.close(theirs_ready)
         theirs_ready = -1
         problem = _wait_ready(line, ready, launcher, request["timeout_s"])
-        pid = descendants.find_keeper(launcher) if not problem else 0
+        started = descendants.below(launcher, descendants.process_table()) if not problem else []
+        pid = descendants.find_keeper(started)
         if not pid:
             said_text = os.pread(said, SAID_BYTES, max(0, os.fstat(said).st_size - SAID_BYTES)).decode("utf-8", "replace").strip()
             raise OSError(errno.EIO, f"{problem or 'no PID 1 below it'}" + (f": {said_text}" if said_text else ""))
@@ -106,7 +107,7 @@ def build(request: dict[str, Any], given: Sequence[int], line: WorkerLine, child
         if request["entered"]:
             children.walls.bounds = bound(children.walls.namespaces, request["limits"]["processes"])
         # daemons of FUSE: they outlive the command, and carry no mark
-        for helper in descendants.below(launcher, descendants.process_table()):
+        for helper in started:
             if helper.pid != pid:
                 children.record(helper.pid)
     finally:

@@ -111,20 +111,10 @@ class WarmPool:
         self._specs.move_to_end(key)
         while len(self._specs) > SPECS:
             self._specs.popitem(last=False)
-        self._changed.set()
-        while shelf := self._shelf.get(key):
-            found = shelf.popleft()
-            try:
-                if not self._is_old(found) and await self._answers(found):
-                    await self._source.hand_over(found.sandbox, owner)
-                    return found.sandbox
-            except SandboxGone as error:
-                log.info("warm_sandbox_not_taken", why=str(error))
-            except BaseException:
-                self._end(found)
-                raise
-            self._end(found)
-        return None
+        try:
+            return await self._hand_out(key, owner)
+        finally:
+            self._changed.set()  # not before: on few cores what is filled then would hold up who waits for this one
 
     async def run(self) -> None:
         """Keeps it filled until it is cancelled."""
@@ -174,6 +164,21 @@ class WarmPool:
                 continue
             if len(self._shelf.get(key, ())) < self._per_spec:
                 yield key
+
+    async def _hand_out(self, key: str, owner: SandboxOwner) -> LocalSandbox | None:
+        while shelf := self._shelf.get(key):
+            found = shelf.popleft()
+            try:
+                if not self._is_old(found) and await self._answers(found):
+                    await self._source.hand_over(found.sandbox, owner)
+                    return found.sandbox
+            except SandboxGone as error:
+                log.info("warm_sandbox_not_taken", why=str(error))
+            except BaseException:
+                self._end(found)
+                raise
+            self._end(found)
+        return None
 
     async def _fill(self, key: str) -> None:
         try:

@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 from workers.sandbox.network.requests import BadRequest, read_request
-from workers.sandbox.network.rules import NetworkRules, carried
+from workers.sandbox.network.rules import NetworkRules, carried, is_own
 
 RULES = NetworkRules.parse(["pypi.org", "*.pythonhosted.org:443", "10.1.0.0/16", "192.0.2.7:8080", "[2001:db8::1]:443"])
 
@@ -112,3 +112,13 @@ def test_a_request_is_passed_on_without_what_was_meant_for_the_proxy_and_for_the
 def test_what_is_no_request_of_a_proxy_is_refused(head: bytes) -> None:
     with pytest.raises(BadRequest):
         read_request(head)
+
+
+def test_an_address_that_an_interface_of_this_node_has_is_its_own() -> None:
+    assert is_own(ipaddress.ip_address("127.0.0.1"))
+    assert not is_own(ipaddress.ip_address("192.0.2.1"))
+
+
+@pytest.mark.parametrize("address", ["fec0::1", "64:ff9b:1::a00:1", "169.254.169.254", "fd00:ec2::254"])
+def test_addresses_that_are_a_sites_own_are_not_public_in_any_version_of_python(address: str) -> None:
+    assert "not of the public internet" in NetworkRules.parse(["some.test"]).refuse_address(ipaddress.ip_address(address), 80, by_name=True)

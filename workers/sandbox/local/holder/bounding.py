@@ -119,21 +119,27 @@ def _make_ipc(namespaces: entering.Namespaces, answer: socket.socket) -> None:
     uid = os.geteuid()
     namespaces.join(())
     _check(_libc.unshare(entering.CLONE_NEWUSER | CLONE_NEWIPC), "an IPC namespace")
-    with open("/proc/self/uid_map", "w", encoding="ascii") as file:
-        file.write(f"0 {uid} 1")
+    _put("/proc/self/uid_map", f"0 {uid} 1")
     if _write(IPC):
         socket.send_fds(answer, [b"made"], [os.open("/proc/self/ns/ipc", os.O_RDONLY)])
 
 
 def _write(values: Mapping[str, str]) -> bool:
-    """Whether all could be set."""
-    for name, value in values.items():
-        try:
-            with open(f"{SETTINGS}/{name}", "w", encoding="ascii") as file:
-                file.write(value)
-        except OSError:
-            return False
+    """Whether all could be set. No text files: their codec may not be loaded yet, and nothing can be any more."""
+    try:
+        for name, value in values.items():
+            _put(f"{SETTINGS}/{name}", value)
+    except OSError:
+        return False
     return True
+
+
+def _put(path: str, value: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)
 
 
 def _seal() -> None:

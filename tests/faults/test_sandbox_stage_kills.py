@@ -71,6 +71,7 @@ async def until_busy(fleet: MathFleet, units: list[Unit]) -> None:
     units += await fleet.accept(len(units), JOBS)
 
     async def come_through() -> bool:
+        fleet.children.check()  # a worker that ended by itself says why in its log
         return await results(fleet) > ended
 
     await wait_until(come_through, "jobs come through", timeout_s=90)
@@ -81,6 +82,7 @@ async def all_ended(fleet: MathFleet, units: list[Unit]) -> None:
     """Every job ended once, and none for a reason that is not the model's."""
 
     async def have_ended() -> bool:
+        fleet.children.check()
         return await results(fleet) >= len(units)
 
     await wait_until(have_ended, f"{len(units)} jobs ended", timeout_s=120)

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from workers.sandbox.apptainer import ApptainerBackend, find_apptainer
 from workers.sandbox.base import Probe
 from workers.sandbox.bubblewrap import BubblewrapBackend, find_bwrap
 from workers.sandbox.local import Backend, Entry, LocalSandboxes
-from workers.sandbox.local.folder import remove_tree
+from workers.sandbox.local.trials import trial_folders
 from workers.sandbox.network import NetworkRules
 from workers.sandbox.process import ProcessBackend
 from workers.sandbox.spec import Isolation
@@ -123,14 +122,9 @@ async def _try(
     backend, why = await asyncio.to_thread(_find, name, scratch_dir, accept_untrusted=accept_untrusted, network=network)
     if backend is None:
         return None, Probe(backend=name, works=False, isolation=frozenset(), why=why)
-    word = f"p{secrets.token_hex(2)}"  # short: sockets live below it
-    scratch, run = scratch_dir / f".{word}", run_dir / word
-    try:
+    with trial_folders(scratch_dir, run_dir) as (scratch, run):
         async with LocalSandboxes(backend, scratch_dir=scratch, run_dir=run, node="probe", entry=entry) as sandboxes:
             probe = await sandboxes.probe()
-    finally:
-        for folder in (scratch, run):
-            await asyncio.to_thread(remove_tree, folder)
     return backend if probe.works else None, probe
 
 

@@ -132,6 +132,29 @@ async def test_half_made_folders_and_sockets_of_nobody_go_and_strangers_stay(pla
         assert left(place) == sorted([".new-0123456789-1-bbbbbb", "notes", "p5678", "s"])
 
 
+async def test_what_a_killed_probe_left_goes_at_once_and_one_that_runs_is_left_alone(place: Path) -> None:
+    """It stayed for ten minutes: nothing said whether who had made it was still at it."""
+    ended = await asyncio.create_subprocess_exec("sleep", "600")
+    owners = {"pabcd": identify(ended.pid), "p1234": identify(os.getpid())}
+    ended.kill()
+    await ended.wait()
+    provider, _ = moody(place)
+    async with provider, NodeSandboxes(provider, settings()) as node:
+        for word, owner in owners.items():
+            assert owner is not None
+            (place / f".{word}").mkdir()
+            (place / f".{word}" / "owner").write_text(f"{owner.pid} {owner.started}\n")
+            (place / "run" / word).mkdir()
+        (place / ".probe-abc").mkdir()
+        age(place / ".probe-abc")
+
+        tidied = await node.tidy()
+
+        assert tidied.folders == 3
+        assert [name for name in os.listdir(place) if name.startswith(".")] == [".p1234"]
+        assert left(place) == ["p1234"]
+
+
 async def test_at_start_whatever_an_earlier_service_left_goes(place: Path) -> None:
     """Its parked sandboxes too: their handles name its epoch."""
     provider, _ = moody(place)

@@ -15,6 +15,7 @@ import pytest
 from ops.sandbox_service import LINGER_S, ServiceFinder, ServiceNotStarted
 from pipeline.failpoints import FAILPOINT, FAILPOINT_ONCE
 from pipeline.testing.wait import wait_until
+from workers.sandbox.local.identity import identify
 from workers.sandbox.service.server import SOCKET_NAME
 from workers.sandbox.service.serving import LOCK_NAME
 from workers.sandbox.service.settings import SandboxSettings
@@ -34,13 +35,6 @@ def service_of(of_node: SandboxSettings) -> int:
     return int((of_node.run / LOCK_NAME).read_text())
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.fixture
 async def find(of_node: SandboxSettings) -> AsyncIterator[ServiceFinder]:
     find = ServiceFinder(of_node, None, "here")
@@ -49,7 +43,7 @@ async def find(of_node: SandboxSettings) -> AsyncIterator[ServiceFinder]:
         pid = service_of(of_node)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        await wait_until(lambda: not is_running(pid), "it has ended")
+        await wait_until(lambda: identify(pid) is None, "it has ended")
     find.close()
 
 
@@ -59,7 +53,7 @@ async def test_one_that_was_killed_after_it_had_answered_is_followed_by_another(
     first = service_of(of_node)
 
     os.kill(first, signal.SIGKILL)
-    await wait_until(lambda: not is_running(first), "it has ended")
+    await wait_until(lambda: identify(first) is None, "it has ended")
     await find(asyncio.Event())
 
     assert service_of(of_node) != first
@@ -75,7 +69,10 @@ async def test_one_that_was_killed_as_it_started_is_followed_by_another(
     await find(asyncio.Event())
 
     assert (place / "once").exists()
-    assert is_running(service_of(of_node))
+    assert identify(service_of(of_node)) is not None
+    assert not [
+        path.name for folder in (of_node.scratch, of_node.run) for path in folder.iterdir() if path.name.lstrip(".").startswith("p")
+    ]
 
 
 async def test_one_that_cannot_start_is_said_with_its_last_words(find: ServiceFinder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
     SCRATCH/ID             its sandbox was ended or lost, and its lease is free; its record is damaged, or of another boot of the machine
     SCRATCH/.new- .trash-  half made, half removed
     RUN/ID                 sockets of a sandbox whose folder is gone: a folder has its name before it has sockets, and loses it before them
-    SCRATCH/../.pWORD, RUN/pWORD   what a probe of a backend left that was killed
+    SCRATCH/../.pWORD, RUN/pWORD   what a probe of a backend left that was killed (`local/trials.py`)
 
 1. Only what is ours is touched: below the folders that this service has locked, with names that only we give. Processes are found by the
    records of a sandbox and by its mark, never by their names.
@@ -15,25 +15,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-
-import structlog
 
 from workers.sandbox.errors import SandboxError, SandboxGone
 from workers.sandbox.local.folder import SANDBOX_ID, SandboxFolder, remove_tree, sandbox_paths
 from workers.sandbox.local.identity import machine_boot
 from workers.sandbox.local.teardown import HALF_MADE_S, remove_nameless, tear_down_now
-
-log = structlog.get_logger(__name__)
-
-PROBE_WORD = re.compile(r"\.?p[0-9a-f]{4}")
-PROBE_S = 600.0
-"""A probe takes seconds: older folders of one were left behind."""
+from workers.sandbox.local.trials import remove_left_trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +65,7 @@ def tidy(scratch: Path, run: Path, *, is_ours_now: Callable[[str], bool], again:
         except (SandboxError, OSError) as error:
             failed[sandbox_id] = str(error)
     remove_nameless(scratch, older_s=0.0 if everything else HALF_MADE_S)
-    return Tidied(ended=tuple(ended), failed=failed, folders=_remove_sockets(scratch, run) + _remove_probes(scratch, run))
+    return Tidied(ended=tuple(ended), failed=failed, folders=_remove_sockets(scratch, run) + remove_left_trials(scratch.parent, run))
 
 
 def _open(path: Path, run: Path) -> SandboxFolder | None:
@@ -92,22 +82,4 @@ def _remove_sockets(scratch: Path, run: Path) -> int:
         if SANDBOX_ID.fullmatch(path.name) and not (scratch / path.name).exists():
             remove_tree(path)
             removed += 1
-    return removed
-
-
-def _remove_probes(scratch: Path, run: Path) -> int:
-    removed = 0
-    for folder in (scratch.parent, run):
-        for path in folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if not PROBE_WORD.fullmatch(path.name) or not path.is_dir() or time.time() - path.stat().st_mtime < PROBE_S:
-                    continue
-                for sandbox in sandbox_paths(path):
-                    try:
-                        tear_down_now(SandboxFolder.open(sandbox))
-                    except SandboxError as error:
-                        log.warning("probe_not_removed", sandbox=sandbox.name, error=str(error))
-                if not sandbox_paths(path):
-                    remove_tree(path)
-                    removed += 1
     return removed

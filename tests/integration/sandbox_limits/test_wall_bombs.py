@@ -6,6 +6,7 @@ The same with control groups: `test_walls_in_cgroups.py`. Sizes are small, so th
 from __future__ import annotations
 
 import asyncio
+import platform
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -52,7 +53,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 got = [libc.shmget(0, 16 << 20, 0o1600) for _ in range(20)]
 print(sum(number >= 0 for number in got), libc.semget(0, 32000, 0o1600), sum(libc.msgget(0, 0o1600) >= 0 for _ in range(100)))
 """
-FORK = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+FORK = "import os, time\nfor _ in range(10):\n    try: os.fork()\n    except OSError: pass\ntime.sleep(100)"
 # twelve MiB in each of five: over the bound only if every one of them counts
 FILL = "for folder in /workspace /tmp /var/tmp /dev/shm /run/rollstream/sockets; do head -c 12M /dev/zero >$folder/fill; done"
 WRITE_ON = HIDE + "import time\nwhile True:\n    open('/workspace/more', 'ab').write(bytes(1 << 20)); time.sleep(0.1)"
@@ -113,15 +114,16 @@ async def test_memory_of_one_of_many_and_of_nobody(provider_beside: LocalSandbox
 
 
 async def test_processes_never_have_more_numbers_than_their_namespace_gives_out(provider_beside: LocalSandbox) -> None:
-    """Between two looks of the watchdog a bomb would have thousands; the kernel stops it at the bound of its namespace."""
+    """Between two looks of the watchdog a bomb would have a thousand; the kernel stops it at the bound of its namespace."""
     sandbox = provider_beside
 
     bombed = await sandbox.exec(["python3", "-c", FORK], timeout_s=30)
     use = await sandbox.use()
 
-    assert use.enforced["processes"] == "pid_max"
     assert any(notice.startswith("processes: ") for notice in use.notices)
-    assert LIMITS.processes <= use.processes_peak < LIMITS.processes + SPARE_NUMBERS
+    if tuple(map(int, platform.release().split(".")[:2])) >= (6, 14):  # until then the bound is the machine's
+        assert use.enforced["processes"] == "pid_max"
+        assert LIMITS.processes <= use.processes_peak < LIMITS.processes + SPARE_NUMBERS
     assert not bombed.timed_out
 
 

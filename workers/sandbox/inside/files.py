@@ -28,7 +28,7 @@ PIECE_BYTES = 256 * 1024
 PATH_BYTES = 16 * 1024
 """Four times what Linux takes: the answer comes from there, the frame must fit."""
 LIST_BYTES = 64 * 1024 * 1024
-"""Of a listing: half a million names."""
+"""Of a listing: twice as many of the longest names as are listed (`MAX_NAMES`)."""
 MEMBER_BYTES = 4 * 1024
 """Of an archive beside the content of a member: headers, a long path, and what fills the last block."""
 

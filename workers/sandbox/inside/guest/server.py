@@ -34,6 +34,7 @@ from workers.sandbox.local.holder.keeper import HOLD_FD, READY_FD
 NAME = b"rs-server"
 CODECS = ("utf-8", "ascii", "iso8859-1", "latin-1", "utf8")
 """All that tar headers and JSON are written in; a codec is found by an import."""
+MAX_OPEN = 1024
 READ_BYTES = 64 * 1024
 UNSENT_BYTES = 1024 * 1024
 """Answers that nobody takes: far more than what may be asked at a time."""
@@ -165,6 +166,9 @@ def main() -> None:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):  # what works on files closes all that it may have inherited, one by one in an old Python
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_OPEN, hard))
     try:
         control, hold, token, oom_score = _get_ready(folder, path)
     except OSError as error:

@@ -171,7 +171,8 @@ class LocalSandboxes:
                     why = f"bash -c 'exit 7' gave {result.returncode}: {result.stderr_text.strip()}"
         except SandboxError as error:
             why = str(error)
-        return Probe(backend=self.backend, works=not why, isolation=self._backend.isolation, why=why)
+        served = self._backend.isolation - ({Isolation.ISOLATED_NETWORK} if self._entry == "inside" else set())
+        return Probe(backend=self.backend, works=not why, isolation=served, why=why)
 
     async def start(self, spec: SandboxSpec, owner: SandboxOwner) -> LocalSandbox:
         refused = self._backend.refuse(spec)

@@ -44,17 +44,18 @@ CLONE_NEWIPC = 0x08000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 0x1, 0x2, 0x4, 0x8, 0x20, 0x1000
 
 
-def bound(namespaces: entering.Namespaces, processes: int) -> list[str]:
+def bound(namespaces: entering.Namespaces, processes: int, *, entered: bool = True) -> list[str]:
     """Sets them, and returns which hold. Where the kernel refuses one, the others hold all the same.
 
     Args:
         processes: how many processes and threads the sandbox may have; the kernel's bound lies up to `RESERVED_NUMBERS` above.
+        entered: what runs in the sandbox enters `namespaces`; else it is PID 1's, with PID 1's namespaces as they are.
     """
     heard, _ = _in_a_child(lambda answer: _enter_and_set(namespaces, processes, answer), packets=2)
     if not heard:
         return []
     bounds: list[str] = json.loads(heard[0])
-    if "ipc" not in bounds:
+    if "ipc" not in bounds and entered:
         _, made = _in_a_child(lambda answer: _make_ipc(namespaces, answer), packets=1)
         if made:
             namespaces.replace("ipc", made[0])

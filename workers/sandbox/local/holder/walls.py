@@ -8,7 +8,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import becoming, descendants, entering, keeper
@@ -104,8 +104,7 @@ def build(request: dict[str, Any], given: Sequence[int], line: WorkerLine, child
             said_text = os.pread(said, SAID_BYTES, max(0, os.fstat(said).st_size - SAID_BYTES)).decode("utf-8", "replace").strip()
             raise OSError(errno.EIO, f"{problem or 'no PID 1 below it'}" + (f": {said_text}" if said_text else ""))
         children.walls = Walls(launcher, pid, hold, bytes.fromhex(request["seccomp"]), entered=request["entered"])
-        if request["entered"]:
-            children.walls.bounds = bound(children.walls.namespaces, request["limits"]["processes"])
+        children.walls.bounds = _bounds(children.walls, pid, request)
         # daemons of FUSE: they outlive the command, and carry no mark
         for helper in started:
             if helper.pid != pid:
@@ -117,6 +116,21 @@ def build(request: dict[str, Any], given: Sequence[int], line: WorkerLine, child
         if theirs_ready >= 0:
             os.close(theirs_ready)
     return pid
+
+
+def _bounds(walls: Walls, pid: int, request: Mapping[str, Any]) -> list[str]:
+    """Where nobody enters to start programs, the namespaces are entered for this alone, if that is allowed."""
+    processes = request["limits"]["processes"]
+    if request["entered"]:
+        return bound(walls.namespaces, processes)
+    try:
+        namespaces = entering.Namespaces(pid)
+    except OSError:
+        return []
+    try:
+        return bound(namespaces, processes, entered=False)
+    finally:
+        namespaces.close()
 
 
 def _wait_ready(line: WorkerLine, ready: int, launcher: int, timeout_s: float) -> str:

@@ -41,9 +41,9 @@ async def find(of_node: SandboxSettings) -> AsyncIterator[ServiceFinder]:
     yield find
     if (of_node.run / LOCK_NAME).exists():
         pid = service_of(of_node)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
-        await wait_until(lambda: identify(pid) is None, "it has ended")
+            await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # its exit code is the finder's to read
     find.close()
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.testing.wait import wait_until
-from tests.integration.sandbox_life.nodes import an_owner
-from tests.integration.sandbox_service.nodes import PLAIN
+from tests.integration.sandbox_life.nodes import an_owner, settings
+from tests.integration.sandbox_service.nodes import PLAIN, node_of
 from tests.integration.sandbox_service.peers import bytes_of, cut_up, peer, stranger
-from workers.sandbox.service import RemoteSandboxes, SandboxServer, ServiceNotThere
+from workers.sandbox.service import NodeSandboxes, RemoteSandboxes, SandboxServer, ServiceNotThere
 from workers.sandbox.service.peer import Patience
 from workers.sandbox.service.server import SOCKET_NAME, TOKEN_NAME
 from workers.sandbox.service.wire import HEADER, HELLO_BYTES, MAX_FRAME_BYTES, PART_BYTES, VERSION, Message, frame
@@ -214,6 +214,26 @@ async def test_the_token_and_the_socket_are_their_users_alone(server: SandboxSer
     modes = {path.name: path.stat().st_mode & 0o777 for path in (run, run / TOKEN_NAME, run / SOCKET_NAME)}
 
     assert modes == {"run": 0o700, TOKEN_NAME: 0o600, SOCKET_NAME: 0o600}
+
+
+async def test_one_connection_too_many_is_told_so_and_the_others_go_on(place: Path) -> None:
+    provider = node_of(place)
+    async with (
+        provider,
+        NodeSandboxes(provider, settings()) as node,
+        SandboxServer(node, place / "run", dict, max_connections=2) as server,
+        RemoteSandboxes(place / "run") as remote,
+    ):
+        sandbox = await remote.start(PLAIN, an_owner())
+        with pytest.raises(ServiceNotThere, match="2 connections are open already"):
+            async with RemoteSandboxes(place / "run"):
+                pass
+        assert (await sandbox.exec("echo hi", timeout_s=10)).stdout == b"hi\n"
+        await sandbox.stop()
+        await wait_until(lambda: len(server.connections) == 1, "its connection has ended")
+
+        async with RemoteSandboxes(place / "run") as other:
+            assert await other.views() == []
 
 
 async def everybody_left(server: SandboxServer) -> None:

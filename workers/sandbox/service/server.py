@@ -43,10 +43,18 @@ class SandboxServer:
         told: what a hello says of the backends, beside node and epoch.
         patience: how long it waits for its peers.
         look_s: between looks whether it can still be found.
+        max_connections: at once.
     """
 
     def __init__(
-        self, node: NodeSandboxes, run_dir: Path, told: Callable[[], Message], *, patience: Patience = PATIENCE, look_s: float = LOOK_S
+        self,
+        node: NodeSandboxes,
+        run_dir: Path,
+        told: Callable[[], Message],
+        *,
+        patience: Patience = PATIENCE,
+        look_s: float = LOOK_S,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self.node = node
         self.token = secrets.token_hex(32)
@@ -62,6 +70,7 @@ class SandboxServer:
         self._told = told
         self._patience = patience
         self._look_s = look_s
+        self._max_connections = max_connections
         self._server: asyncio.Server | None = None
         self._bound_to = (0, 0)
         self._looking: asyncio.Task[None] | None = None
@@ -132,8 +141,8 @@ class SandboxServer:
         return {"node": self.node.node, "epoch": self.node.epoch, "degraded": self.node.health.degraded, **self._told()}
 
     def admit(self, connection: Connection) -> str:
-        if len(self.connections) >= MAX_CONNECTIONS:
-            return f"{MAX_CONNECTIONS:,} connections are open already"
+        if len(self.connections) >= self._max_connections:
+            return f"{self._max_connections:,} connections are open already"
         self.connections.add(connection)
         self.used.set()
         self.unused.clear()

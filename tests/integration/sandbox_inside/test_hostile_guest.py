@@ -10,8 +10,10 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
+from pipeline.testing.wait import wait_until
 from tests.contract.sandbox.kinds import Kind
 from workers.sandbox import Isolation, Sandbox, SandboxError, SandboxFileError, SandboxGone, SandboxOwner, SandboxSpec, SandboxStartError
 from workers.sandbox.images import ImageLease
@@ -248,3 +250,28 @@ async def test_files_of_a_sandbox_whose_server_is_killed_are_gone_and_not_broken
     assert {type(outcome) for outcome in outcomes} <= {SandboxGone, SandboxFileError}
     assert isinstance(outcomes[-1], SandboxGone)
     assert "PID 1 of it was killed" in await sandbox.wait_gone()
+
+
+async def test_what_works_on_files_holds_nothing_of_the_server_and_hides_nothing(sandbox: LocalSandbox) -> None:
+    """It is a copy of the server, with all that the server has open. The watchdog ends in a sandbox what it cannot look into: a long upload
+    would be ended with it."""
+    assert sandbox.keeper is not None
+    pipe, feed = os.pipe()
+    with os.fdopen(pipe, "rb") as slow, os.fdopen(feed, "wb") as feeding:
+        upload = asyncio.create_task(sandbox.upload(slow, "x"))
+        feeding.write(bytes(512))
+        feeding.flush()
+        server = psutil.Process(sandbox.keeper.pid)
+        await wait_until(lambda: [name for child in server.children() for name in _open(child.pid)], "it can be looked into")
+
+        (worker,) = server.children()
+        assert [name for name in _open(worker.pid) if name != "/dev/null"] == [os.readlink(f"/proc/{worker.pid}/fd/3")]
+
+    with contextlib.suppress(SandboxFileError):
+        await upload
+
+
+def _open(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+    return []

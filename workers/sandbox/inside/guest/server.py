@@ -4,7 +4,8 @@
    orphans, hears no signal from inside.
 2. One connection, ever. Nothing of the guest runs before it is there and has shown the token.
 3. Everything is loaded before the guest runs, and nothing afterwards: the files on any path are the guest's.
-4. Nobody inside can look into it: it is not dumpable, nor is what it forks until the kernel makes that another program.
+4. Nobody inside can look into it: it is not dumpable, nor is what it forks until the kernel makes that another program, or until it has
+   closed all but its own socket.
 5. It holds no output of programs. What it holds of answers is bounded by what was asked.
 
 One thread, standard library, Python 3.8. Any trouble with what is outside is the end: the kernel ends the sandbox with it.
@@ -138,9 +139,11 @@ class Server:
                 os.close(descriptor)
 
     def _work_on_files(self, request: dict[str, Any], descriptor: int) -> None:
-        """In a child: it keeps its own socket and nothing else of ours."""
+        """In a child: it keeps its own socket and nothing else of ours. So nobody need be kept from looking into it any more, and the
+        watchdog can: it ends what hides."""
         os.dup2(descriptor, 3, inheritable=False)
         os.closerange(4, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        becoming.prctl(entering.PR_SET_DUMPABLE, 1)
         for name in ("memory_bytes", "file_bytes", "cpu_s"):
             with contextlib.suppress(OSError, ValueError):  # somebody inside has lowered what may be had
                 resource.setrlimit(becoming.LIMITS[name], (self._children.limits[name], self._children.limits[name]))

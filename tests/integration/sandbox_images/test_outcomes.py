@@ -80,7 +80,8 @@ def broken_images(store: ImageStore, folder: Path) -> None:
     store.shared.record(
         NameRecord.new("record", digest="b" * 64, kind="sif", source="docker://x", contents=Contents(), size_bytes=9, sif="b" * 64)
     )
-    next((store.shared.folder / "names").glob("record*")).write_text("{cut o")
+    (written,) = (store.shared.folder / "names").glob("record*")
+    written.write_text("{cut o")
 
 
 MISSING = "sandbox: image_missing: image {name}: .*; bring it with: rollstream image pull {name}"

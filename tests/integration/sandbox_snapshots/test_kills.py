@@ -22,14 +22,14 @@ ROUNDS = int(os.environ.get("ROLLSTREAM_KILL_ROUNDS", "1"))
 
 def copying(scratch: Path) -> bool:
     """A snapshot has files, and not its name yet."""
-    return any(True for _ in scratch.glob(".new-*/*/**/f1"))
+    return bool(list(scratch.glob(".new-*/*/**/f1")))
 
 
 def restoring(scratch: Path) -> bool:
     """There are two sandboxes, and the second has files."""
     found = [folder for folder in scratch.iterdir() if not folder.name.startswith(".")]
     sandboxes = [folder for folder in found if b'"is_snapshot": true' not in (folder / "state.json").read_bytes()]
-    return len(sandboxes) > 1 and all(any(True for _ in folder.glob("**/f1")) for folder in sandboxes)
+    return len(sandboxes) > 1 and all(list(folder.glob("**/f1")) for folder in sandboxes)
 
 
 def working_on(place: Path) -> list[str]:

@@ -78,7 +78,7 @@ async def test_a_cancelled_snapshot_leaves_nothing_and_lets_go(provider: Sandbox
 
 
 def has_begun(taking: asyncio.Task[Snapshot], place: Path, pattern: str) -> bool:
-    return not pattern or taking.done() or any(True for _ in (place / "scratch").glob(pattern))
+    return not pattern or taking.done() or bool(list((place / "scratch").glob(pattern)))
 
 
 async def test_the_end_of_a_sandbox_ends_the_snapshot_that_is_being_taken(

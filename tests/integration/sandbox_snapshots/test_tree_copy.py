@@ -7,15 +7,24 @@ import json
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pipeline.testing.wait import wait_until
+from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.local.tree_copier import SCRIPT, CopyError, copy_layers
 
 ROOM = {"max_bytes": 2**40, "max_files": 2**40, "floor_bytes": 0}
 DEEP = 1500
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """Removed by us: what removes pytest's folders recurses, and these are deeper than Python does."""
+    yield tmp_path
+    remove_tree(tmp_path)
 
 
 async def test_depth_costs_neither_stack_nor_descriptors_and_what_was_closed_is_closed_again(tmp_path: Path) -> None:

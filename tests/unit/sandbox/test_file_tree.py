@@ -8,14 +8,22 @@ import os
 import struct
 import tarfile
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from workers.sandbox.file_tree import TreeError, list_folder, pack, read, unpack, write
+from workers.sandbox.local.folder import remove_tree
 
 MIB = 1024**2
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """Removed by us: what removes pytest's folders recurses, and these are deeper than Python does."""
+    yield tmp_path
+    remove_tree(tmp_path)
 
 
 def a_tar(*members: tarfile.TarInfo | tuple[tarfile.TarInfo, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:

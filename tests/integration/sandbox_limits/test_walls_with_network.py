@@ -85,6 +85,7 @@ async def test_what_the_list_names_is_reached_and_nothing_else(open_provider: Op
     """The node's own services are on the same machine as the proxy, so nothing but the list is between them and the sandbox."""
     listed, redis = hosts
     provider = await open_provider(network_allow=[f"localhost:{listed.port}", f"127.0.0.1:{listed.port}", f"localhost:{redis.port}"])
+    assert Isolation.ISOLATED_NETWORK in (await provider.probe()).isolation
     async with await provider.start(OUTWARD, an_owner()) as sandbox:
         own, metadata = f"127.0.0.1:{redis.port}", "169.254.169.254:80"
         through = await ask(sandbox, THROUGH, f"localhost:{listed.port}", f"localhost:{redis.port}", own, metadata, "pypi.org:443")
@@ -111,6 +112,7 @@ async def test_what_the_list_names_is_reached_and_nothing_else(open_provider: Op
 async def test_without_a_list_the_class_is_refused_and_the_setting_named(open_provider: OpenProvider) -> None:
     provider = await open_provider()
 
+    assert Isolation.ISOLATED_NETWORK not in (await provider.probe()).isolation
     with pytest.raises(SandboxStartError, match=r"sandbox\.network_allow \(ROLLSTREAM_SANDBOX_NETWORK_ALLOW"):
         await provider.start(OUTWARD, an_owner())
 

@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, cast
@@ -113,13 +113,16 @@ class LocalSandboxes:
     def backend(self) -> str:
         return self._backend.name
 
+    @property
+    def cgroups(self) -> Mapping[str, str]:
+        """Controller of control groups -> its version here, or why it is not ours to use. Empty before the provider is entered."""
+        return {**{name: f"version {base.version}" for name, base in self._cgroups.bases.items()}, **self._cgroups.missing}
+
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(make_private_folder, self.scratch_dir, "ROLLSTREAM_SANDBOX_SCRATCH_DIR")
         await asyncio.to_thread(make_private_folder, self.run_dir, "ROLLSTREAM_SANDBOX_RUN_DIR")
         self._context = kernel_context()
         self._cgroups = await asyncio.to_thread(self._find_cgroups)
-        by_cgroups = {name: f"cgroup v{base.version}" for name, base in self._cgroups.bases.items()}
-        log.debug("sandbox_limits_by_cgroups", found=by_cgroups, missing=dict(self._cgroups.missing))
         await self._watchdog.__aenter__()
         if self.spare is not None:
             self.spare.refill()

@@ -115,6 +115,7 @@ async def serve_sandboxes(
             epoch=sandboxes.epoch,
             socket=str(server.socket),
             scratch=str(local.scratch_dir),
+            cgroups=dict(local.cgroups),
             pid=os.getpid(),
         )
         await _until_over(server, stop, while_used_s, abandoned or asyncio.Event())

@@ -18,6 +18,7 @@ from workers.sandbox.images.build import Built, build
 from workers.sandbox.images.definition import Definition
 from workers.sandbox.images.locks import Say, say_nothing
 from workers.sandbox.local import Backend, LocalSandboxes
+from workers.sandbox.local.user_name import take_name_back
 from workers.sandbox.service.settings import SandboxSettings
 
 GIB = 1024**3
@@ -92,13 +93,13 @@ class SandboxScripts:
             with asyncio.Runner() as loop:
                 loop.run(sandboxes.__aenter__())
                 try:
-                    yield loop.run(self._run(sandboxes, script, env, network, say))
+                    yield loop.run(self._run(sandboxes, root, script, env, network, say))
                 finally:
                     loop.run(sandboxes.close())
                     with contextlib.suppress(OSError):
                         run_dir.rmdir()
 
-    async def _run(self, sandboxes: LocalSandboxes, script: str, env: Mapping[str, str], network: bool, say: Say) -> Path:
+    async def _run(self, sandboxes: LocalSandboxes, root: Path, script: str, env: Mapping[str, str], network: bool, say: Say) -> Path:
         isolation = Isolation.ISOLATED_NETWORK if network else Isolation.ISOLATED
         spec = SandboxSpec(isolation=isolation, image=_IMAGE, env=env, limits=BUILD_LIMITS)
         owner = SandboxOwner(job_id=f"build:{secrets.token_hex(4)}", attempt=1, boot_id="build")
@@ -117,7 +118,9 @@ class SandboxScripts:
             if isinstance(error, ImageError):
                 raise
             raise ImageError("build", f"the script's sandbox failed: {error}") from error
-        return Path(handle.folder) / "upper"
+        upper = Path(handle.folder) / "upper"
+        await asyncio.to_thread(take_name_back, root, upper)
+        return upper
 
 
 class _OneTree:

@@ -53,7 +53,7 @@ async def test_no_folder_of_the_user_or_the_site_is_there(start: StartSandbox, d
     assert (await said(sandbox, "ls -A /sys /tmp /workspace; ls -A /home")).split() == ["/sys:", "/tmp:", "/workspace:"]
     mounts = [line.split()[1] for line in (await said(sandbox, "cat /proc/mounts")).splitlines()]
     assert {point for point in mounts if not point.startswith(("/dev", "/run/rollstream"))} <= {
-        "/", "/proc", "/tmp", "/var/tmp", "/etc/hostname",
+        "/", "/proc", "/proc/sys", "/tmp", "/var/tmp", "/etc/hostname",
     }  # fmt: skip
 
 

@@ -29,21 +29,28 @@ def test_a_script_changes_what_a_sandbox_of_its_base_shows_and_nothing_of_the_ba
     choice = asyncio.run(choose_backend(backend, scratch_dir=tmp_path / "scratch", run_dir=short))
     if choice.backend is None:
         (pytest.fail if backend in REQUIRED else pytest.skip)(choice.why_none())
-    # this Apptainer's overlays cannot remove a folder of the image (EIO): it mounts them without `userxattr`
-    replaced = "rm -r /usr/share/doc; mkdir /usr/share/doc; echo 1 > /usr/share/doc/new" if backend == "bubblewrap" else "true"
-    script = f"echo built > /etc/built; chmod 600 /etc/built; rm /etc/debian_version; {replaced}; echo $A; test ! -e /proc/1/root/work"
+    replaced = "rm -r /usr/share/doc; mkdir /usr/share/doc; echo 1 > /usr/share/doc/new; mv /etc/skel /etc/skeleton"
+    script = (
+        f"echo built > /etc/built; chmod 600 /etc/built; rm /etc/debian_version; {replaced}; echo $A; id -un; test ! -e /proc/1/root/work"
+    )
     (tmp_path / "t.toml").write_text(f'name = "{backend}"\nbase = "base"\nenv = {{ A = "said" }}\n[version]\nrun = "{script}"\n')
 
     done = command_on(based)("build", str(tmp_path / "t.toml"), "--backend", backend, "--refresh", ROLLSTREAM_IMAGE_BUDGET_GIB="20")
 
     assert done.returncode == 0, done.stderr
     assert "said" in done.stderr
+    assert "agent" in done.stderr
     with based.lease(backend) as lease, based.lease("base") as base:
+        users = [(base.root / "etc" / name).read_text() for name in ("passwd", "group")]
         assert (lease.root / "etc/built").read_text() == "built\n"
         assert stat.S_IMODE((lease.root / "etc/built").stat().st_mode) == 0o600
         assert not (lease.root / "etc/debian_version").exists()
+        assert [(lease.root / "etc" / name).read_text() for name in ("passwd", "group")] == users  # those of the base, not who built it
         assert (base.root / "etc/debian_version").exists()
-        assert backend != "bubblewrap" or [path.name for path in (lease.root / "usr/share/doc").iterdir()] == ["new"]
+        assert [path.name for path in (lease.root / "usr/share/doc").iterdir()] == ["new"]
+        assert (base.root / "usr/share/doc/base-files").is_dir()
+        assert not (lease.root / "etc/skel").exists()
+        assert sorted(os.listdir(lease.root / "etc/skeleton")) == sorted(os.listdir(base.root / "etc/skel"))
         assert stat.S_IMODE((lease.root / "tmp").stat().st_mode) == stat.S_IMODE((base.root / "tmp").stat().st_mode)
     assert [wrong for _, wrong in based.damages() if wrong] == []
     assert leftovers(based) == []

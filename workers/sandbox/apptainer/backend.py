@@ -8,8 +8,9 @@ configuration of our own. The command itself starts with an environment built he
 `APPTAINERENV_NAME`, into the container whatever it is told about the rest. What it adds to the environment by itself (names and paths of
 this node) is taken away by a first bash (`_CLEAN`), before PID 1 becomes the keeper.
 
-An image is a folder or a SIF file. The files of a folder belong to us and can be changed in the layer above; those of a SIF are mounted
-through FUSE, belong to whoever packed it, and can mostly only be read: the image store unpacks them for that reason.
+An image is a folder or a SIF file. The layers above a folder are mounted by the holder before Apptainer runs (`Walls.overlay`), which gets
+them as one writable folder: an overlay of its own cannot remove or replace a folder of the image. A SIF is mounted by Apptainer alone,
+through FUSE; its files belong to whoever packed it, and can mostly only be read: the image store unpacks them for that reason.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workers.sandbox.errors import SandboxStartError
-from workers.sandbox.local.backend import GIVEN_INSIDE, SOCKETS_INSIDE, Place, Walls, refuse_network, walled_classes
+from workers.sandbox.local.backend import GIVEN_INSIDE, SOCKETS_INSIDE, Overlay, Place, Walls, refuse_network, walled_classes
 from workers.sandbox.local.causes import ROOT_REFUSED
 from workers.sandbox.local.environment import INSIDE_PATH, LANG, MARK
 from workers.sandbox.local.holder.keeper import HOLD_FD, READY_FD
@@ -94,6 +95,7 @@ class ApptainerBackend:
     """
 
     name = "apptainer"
+
     def __init__(self, program: Path, *, own_configuration: bool = True, network: NetworkRules | None = None) -> None:
         self._program = program
         self._own_configuration = own_configuration
@@ -114,7 +116,9 @@ class ApptainerBackend:
             if found := _UNUSABLE.search(str(path)):
                 raise SandboxStartError(self.name, f"Apptainer cannot be given the path {path}: it holds {found[0]!r}", retryable=False)
         node = self._node_root if image is None else None
-        root = node.skeleton(place.folder / "root") if node is not None else image
+        lower = image if image is not None else self._node_root.skeleton(place.folder / "root", place.workdir)
+        overlay = Overlay(lower=lower, upper=place.upper, work=place.work, at=place.make_merged()) if lower.is_dir() else None
+        root = ["--writable", overlay.at] if overlay is not None else ["--overlay", place.folder, lower]
         mounts = [
             (place.temporary, "/tmp", ""),
             (place.var_temporary, "/var/tmp", ""),
@@ -126,7 +130,7 @@ class ApptainerBackend:
         argv: list[str | Path] = [self._program, "--quiet"]
         if self._own_configuration:
             argv += ["--config", _write_configuration(place.folder)]
-        argv += ["exec", *WALLS, "--hostname", HOST_NAME, "--overlay", place.folder, "--pwd", "/"]
+        argv += ["exec", *WALLS, "--hostname", HOST_NAME, "--pwd", "/"]
         for outside, inside, options in mounts:
             argv += ["--bind", f"{outside}:{inside}{options}"]
         inside_env = {"PATH": INSIDE_PATH, "LANG": LANG, MARK: place.folder.name}
@@ -134,10 +138,11 @@ class ApptainerBackend:
         clean = ["bash", "--norc", "-p", "-c", _CLEAN, "rollstream-start", kept]
         clean += [f"{name}={value}" for name, value in inside_env.items()]
         return Walls(
-            argv=(*map(str, argv), str(root), *clean, "--", *pid1),
+            argv=(*map(str, (*argv, *root)), *clean, "--", *pid1),
             env={"PATH": HELPERS_PATH, "LANG": "C", "HOME": str(place.folder), MARK: place.folder.name},
             inside_env=node.env if node is not None else {},
             mount_points=tuple(map(str, node.folders)) if node is not None else (),
+            overlay=overlay,
             python=node.python if node is not None else "",
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +18,14 @@ from pathlib import Path
 from pipeline.file_systems import FileSystem, file_system_of
 from workers.sandbox.apptainer.backend import CONFIGURATION, HELPERS_PATH, NOT_MOUNTED
 from workers.sandbox.local.causes import ROOT_REFUSED, name_cause
+from workers.sandbox.local.holder import overlaying
 from workers.sandbox.local.node_root import NodeRoot
 
 PROGRAMS = ("apptainer", "singularity")
 """In the order in which they are tried."""
+MOUNT_LAYERS = (sys.executable, "-I", "-S", overlaying.__file__)
+"""As the holder does it, in a process of its own: one that has threads cannot."""
+CHANGE_FOLDERS = "cd /tried && rm -r removed && mv renamed new && echo file >removed && echo there >new/with/file"
 TRY_TIMEOUT_S = 20.0
 """A start takes 0.1 s; where many start at once, seconds."""
 
@@ -78,8 +83,8 @@ def probe_apptainer(program: Path, scratch: Path, *, own_configuration: bool = T
     with tempfile.TemporaryDirectory(prefix=".probe-", dir=scratch) as name:
         place = Path(name)
         root = NodeRoot()
-        lower = root.skeleton(place / "root")
-        for folder in ("upper", "work"):
+        lower = root.skeleton(place / "root", "/")
+        for folder in ("upper", "work", "merged"):
             (place / folder).mkdir()
         for mounted in ("/proc", "/dev", *map(str, root.folders)):  # without a layer above, the root has to have them
             (lower / mounted.lstrip("/")).mkdir(parents=True, exist_ok=True)
@@ -92,13 +97,24 @@ def probe_apptainer(program: Path, scratch: Path, *, own_configuration: bool = T
             "a /proc and namespaces of its own": ["--userns", "--containall", *inside],
             "to be PID 1": ["--userns", "--containall", "--no-init", *inside],
             "no network": ["--userns", "--containall", "--no-init", *inside, "--net", "--network", "none"],
-            f"an overlay on {scratch}": ["--userns", "--containall", "--no-init", *inside, "--overlay", str(place)],
         }
         for what, arguments in steps.items():
             tried = _run([*start, *arguments, "--pwd", "/", *shown, str(lower), "true"], home=place)
             if tried.problem:
                 cause = name_cause(tried.problem, program, scratch) + _about_setuid(what, own_configuration)
                 return f"{what} is refused: {tried.problem}. {cause}"
+        for folder in ("removed", "renamed"):
+            (lower / "tried" / folder / "with").mkdir(parents=True)
+        python = Path(os.path.realpath(sys.executable))
+        layers = [*MOUNT_LAYERS, *(str(place / folder) for folder in ("root", "upper", "work", "merged"))]
+        tried = _run([*layers, "true"])
+        if tried.problem:
+            return f"an overlay on {scratch} is refused: {tried.problem}. {name_cause(tried.problem, python, scratch)}"
+        on_layers = [*layers, *start, "--userns", "--containall", "--no-init", *inside, "--pwd", "/", *shown, "--writable"]
+        tried = _run([*on_layers, str(place / "merged"), "bash", "-c", CHANGE_FOLDERS], home=place)
+        if tried.problem:
+            what = "to remove and rename folders of an image"
+            return f"{what} is refused: {tried.problem}. {name_cause(tried.problem, program, scratch)}"
     return ""
 
 

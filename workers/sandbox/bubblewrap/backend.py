@@ -32,6 +32,7 @@ class BubblewrapBackend:
     """
 
     name = "bubblewrap"
+
     def __init__(self, bwrap: Path, *, network: NetworkRules | None = None) -> None:
         self._bwrap = bwrap
         self.network = network
@@ -48,13 +49,13 @@ class BubblewrapBackend:
 
     def command(self, place: Place, spec: SandboxSpec, image: Path | None, pid1: Sequence[str]) -> Walls | None:
         node = self._node_root if image is None else None
-        lower = node.skeleton(place.folder / "root") if node is not None else image
+        lower = node.skeleton(place.folder / "root", place.workdir) if node is not None else image
         argv: list[str | Path] = [self._bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--as-pid-1"]
         argv += ["--hostname", HOST_NAME, "--overlay-src", str(lower), "--overlay", place.upper, place.work, "/"]
-        for folder in node.folders if node is not None else ():
-            argv += ["--ro-bind", folder, folder]
         argv += ["--proc", "/proc", "--dev", "/dev", "--bind", place.make_shared_memory(), "/dev/shm", "--remount-ro", "/dev"]
         argv += ["--bind", place.temporary, "/tmp", "--bind", place.var_temporary, "/var/tmp"]
+        for folder in node.folders if node is not None else ():  # some may lie below the node's /tmp
+            argv += ["--ro-bind", folder, folder]
         argv += ["--ro-bind", place.given, GIVEN_INSIDE, "--bind", place.sockets, SOCKETS_INSIDE]
         argv += ["--chdir", "/", "--clearenv"]
         for name, value in {"PATH": INSIDE_PATH, "LANG": LANG, MARK: place.folder.name}.items():

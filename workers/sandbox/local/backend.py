@@ -62,11 +62,38 @@ class Place:
     def var_temporary(self) -> Path:
         return self.folder / "var-tmp"
 
+    def make_merged(self) -> Path:
+        """Where the layers are mounted for a command that does not do it itself, made by the backend."""
+        folder = self.folder / "merged"
+        folder.mkdir(mode=0o755, exist_ok=True)
+        return folder
+
+    @property
+    def private(self) -> Mapping[str, Path]:
+        """What hides everything of the root below these names: where something is mounted there, its mount point is in here."""
+        return {"/tmp": self.temporary, "/var/tmp": self.var_temporary}
+
     def make_shared_memory(self) -> Path:
         """Its /dev/shm, a folder too, made by the backend: in memory it could grow to half of the node's, in no process's count."""
         folder = self.folder / "shm"
         folder.mkdir(mode=0o755, exist_ok=True)
         return folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    """Layers that the holder mounts, in namespaces of the command's own, before it runs a command that cannot (`holder/overlaying.py`)."""
+
+    lower: Path
+    """A folder; never written."""
+    upper: Path
+    work: Path
+    at: Path
+    """Where the command finds them as one; an empty folder."""
+
+    @property
+    def words(self) -> list[str]:
+        return [str(self.lower), str(self.upper), str(self.work), str(self.at)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +109,8 @@ class Walls:
     """What programs inside need beside the usual, such as where the node's libraries are; below what image and task say."""
     mount_points: tuple[str, ...] = ()
     """Where it mounts over the root beside `MOUNT_POINTS`."""
+    overlay: Overlay | None = None
+    """The layers of the root, where the command does not mount them itself."""
     python: str = ""
     """A Python inside that can run the IPython kernel; empty = the image's own `python3`."""
 

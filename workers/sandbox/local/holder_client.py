@@ -208,7 +208,7 @@ class Holder:
                 os.write(given[place], content)
                 os.lseek(given[place], 0, os.SEEK_SET)
             frame = {"op": "boot", "argv": list(walls.argv), "env": dict(walls.env), "seccomp": seccomp.hex(), "timeout_s": BOOT_TIMEOUT_S}
-            frame |= {"told": told.hex(), "entered": entered}
+            frame |= {"told": told.hex(), "entered": entered, "overlay": walls.overlay.words if walls.overlay else []}
             process, _ = await self._request(frame, given)
         finally:
             for number in given.values():

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from workers.sandbox.local.environment import library_paths
+from workers.sandbox.local.user_name import NAME, group_line, passwd_line
 
 TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 ETC_FOLDERS = ("alternatives", "ssl", "pki", "ca-certificates", "ld.so.conf.d")
@@ -40,8 +41,12 @@ class NodeRoot:
                 kept[name] = ":".join(there)
         return kept
 
-    def skeleton(self, folder: Path) -> Path:
-        """Makes the lower layer: links, files of `/etc`, and nothing that is mounted. Blocks."""
+    def skeleton(self, folder: Path, home: str) -> Path:
+        """Makes the lower layer: links, files of `/etc`, and nothing that is mounted. Blocks.
+
+        Args:
+            home: of the user, as inside.
+        """
         etc = folder / "etc"
         if etc.exists():
             return folder
@@ -52,10 +57,9 @@ class NodeRoot:
             link = Path("/", name)
             if link.is_symlink():
                 (fresh / name).symlink_to(os.readlink(link))
-        uid, gid = os.getuid(), os.getgid()
         made = {
-            "passwd": f"agent:x:{uid}:{gid}:agent:/workspace:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-            "group": f"agent:x:{gid}:\nnogroup:x:65534:\n",
+            "passwd": f"{passwd_line(NAME, home)}\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+            "group": f"{group_line(NAME)}\nnogroup:x:65534:\n",
             "hosts": HOSTS,
             "nsswitch.conf": NSSWITCH,
         }

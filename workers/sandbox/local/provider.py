@@ -397,7 +397,7 @@ class LocalSandboxes:
                 if server is not None:
                     raise SandboxStartError(self.backend, "it has no walls: sandbox.entry can only be outside", retryable=False)
                 return _without_walls(folder, spec), holder, ConfinedFiles(folder.home, (folder.home, folder.temporary))
-            await asyncio.to_thread(folder.prepare, place, (*MOUNT_POINTS, *walls.mount_points))
+            await asyncio.to_thread(folder.prepare, place, (*MOUNT_POINTS, *walls.mount_points), image.root if image else None)
             inside = await asyncio.to_thread(_behind, walls, folder, spec, image, workdir)
         except OSError as error:
             raise SandboxStartError(self.backend, f"its folder cannot be made ready: {error.strerror or error}") from error

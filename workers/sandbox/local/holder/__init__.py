@@ -23,7 +23,8 @@ Without /proc (macOS) there is no subreaper: process groups are killed, and a da
 Frames both ways: length (4 bytes, big endian), JSON; descriptors travel beside the first byte of their frame.
     {"op": "hold", "id", "children_file", "fds": one for each lease, the log}
                                        -> {"id", "pid": its own, "fds": 0} or {"id", "errno", "error"}
-    {"op": "boot", "id", "argv", "env", "fds": [numbers], "seccomp": hex, "timeout_s", "limits": {...}, "told": hex, "entered": bool}
+    {"op": "boot", "id", "argv", "env", "fds": [numbers], "seccomp": hex, "timeout_s", "limits": {...}, "told": hex, "entered": bool,
+     "overlay": [lower, upper, work, at] or []}
                                        -> {"id", "pid": of PID 1, "fds": 0, "bounds": [of `bounding.py`]} or {"id", "errno", "error"}
     {"op": "spawn"|"pty", "id", "argv", "env", "cwd", "fds": [numbers], "limits": {...}, "groups": [files], "rows", "columns",
      "outside": bool}

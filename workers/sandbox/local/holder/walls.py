@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import becoming, descendants, entering, keeper
+from . import becoming, descendants, entering, keeper, overlaying
 from .bounding import bound
 from .children import Children
 from .descendants import Process
@@ -87,6 +87,8 @@ def build(request: dict[str, Any], given: Sequence[int], line: WorkerLine, child
     def prepared() -> None:
         if not request["entered"]:  # PID 1 starts what runs for the sandbox
             becoming.join_groups(request["groups"])
+        if request["overlay"]:
+            overlaying.mount_layers(*request["overlay"])
         becoming.follow(parent)
         becoming.default_signals()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

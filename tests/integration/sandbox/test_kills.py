@@ -13,7 +13,7 @@ import pytest
 from pipeline.testing.wait import wait_until
 from tests.contract.sandbox.kinds import Kind
 from tests.integration.sandbox.conftest import AttachedWorker, StartWorker
-from workers.sandbox import SandboxBusy, SandboxGone, SandboxOwner
+from workers.sandbox import ExecResult, SandboxBusy, SandboxGone, SandboxOwner
 from workers.sandbox.local import LocalSandbox, LocalSandboxes, owners, sweep
 from workers.sandbox.local.environment import MARK
 from workers.sandbox.local.folder import SandboxFolder, remove_tree
@@ -129,10 +129,35 @@ def file_helper(holder: int) -> psutil.Process:
     return helper
 
 
-async def waits(task: asyncio.Task[bytes]) -> None:
+async def waits(task: asyncio.Task[bytes] | asyncio.Task[ExecResult]) -> None:
     """Sees that a task does nothing for a while."""
-    done, _ = await asyncio.wait((task,), timeout=0.2)
+    done, _ = await asyncio.wait([task], timeout=0.2)
     assert not done
+
+
+async def test_what_is_started_as_pid_1_dies_is_told_so(place: Path, kind: Kind) -> None:
+    """The holder is asked to start it before it has heard of the death: who enters finds nobody there, and that looked like a command that
+    cannot be started in a sandbox that is well."""
+    if not kind.walls:
+        pytest.skip("no PID 1 of its own")
+    async with kind.open(place) as provider:
+        sandbox = await provider.start(kind.spec, SandboxOwner(job_id="job", attempt=1, boot_id="b"))
+        assert isinstance(sandbox, LocalSandbox)
+        holder, keeper = SandboxFolder.open(Path(sandbox.handle.folder)).state().holder, sandbox.keeper
+        assert holder is not None
+        assert keeper is not None
+        await sandbox.exec("true", timeout_s=10)
+
+        os.kill(holder.pid, signal.SIGSTOP)
+        os.kill(keeper.pid, signal.SIGKILL)
+        await wait_until(lambda: not is_running(keeper), "PID 1 has ended")
+        starts = asyncio.create_task(sandbox.exec("true", timeout_s=10))
+        await waits(starts)
+        os.kill(holder.pid, signal.SIGCONT)
+
+        with pytest.raises(SandboxGone, match="PID 1 of it was killed"):
+            await starts
+        await sandbox.stop()
 
 
 async def test_after_a_kill_the_lease_is_free_and_what_was_changed_is_not_met_again(

@@ -53,6 +53,10 @@ class Holder:
         try:
             pid, terminal = self._start(request, given)
         except OSError as error:
+            behind = self._children.walls
+            if line.stopping is None and behind is not None and behind.are_falling():  # nobody is there any more to be entered
+                line.send({"event": "walls_ended"})
+                line.stop()
             if line.stopping is None:
                 line.send({"id": request["id"], "errno": error.errno or errno.EIO, "error": error.strerror or str(error)})
             return

@@ -3,7 +3,8 @@
 A test adopts its node: it is the subreaper of all that it starts, so whatever is orphaned anywhere below becomes its child, in whatever
 session, namespace or environment it hides. What runs of the node is therefore what runs below the test, and nothing can be missed.
 
-    processes     all below the test, but those it says are the node's own (its service, its workers)
+    processes     all below the test, but those it says are the node's own (its service, its workers), and the one holder that a service
+                  keeps ready: it has nothing below it and nothing of a sandbox open
     mounts        in the mount namespace of any process of this user: their sources lie below the node's folders
     descriptors   of the node's own processes: a file of a sandbox, a namespace, a device of FUSE, a socket of another network
     sockets       bound below the node's folders, or listening for the network
@@ -26,6 +27,7 @@ from workers.sandbox.local.identity import ProcessIdentity, identify
 PR_SET_CHILD_SUBREAPER = 36
 OWN_FILES = frozenset({"sandbox.sock", "sandbox.token", "sandbox.lock"})
 """Of a service."""
+HOLDER = "/sandbox/local/holder"
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 LISTENING = "0A"
 
@@ -68,8 +70,11 @@ class Leftovers:
     def processes(self) -> list[str]:
         """What runs below this process and is not the node's own."""
         self._reap()
+        spares = self._spares()
         return [
-            f"process {pid} {_name(pid)}: {_command(pid)}" for pid in _below(os.getpid()) if not self._is_known(pid) and not _has_ended(pid)
+            f"process {pid} {_name(pid)}: {_command(pid)}"
+            for pid in _below(os.getpid())
+            if pid not in spares and not self._is_known(pid) and not _has_ended(pid)
         ]
 
     def mounts(self) -> list[str]:
@@ -135,6 +140,17 @@ class Leftovers:
                     if inner.is_dir():
                         found.append(f"cgroup {inner.path}")
         return found
+
+    def _spares(self) -> set[int]:
+        """At most one child of each process of the node: a second one is a leftover."""
+        parents = _parents()
+        found: dict[int, int] = {}
+        for pid in self._living():
+            for child in (child for child, parent in parents.items() if parent == pid):
+                holds = any(target.startswith(str(self.place)) for _, target in _descriptors(child))
+                if HOLDER in _command(child) and child not in parents.values() and not holds:
+                    found.setdefault(pid, child)
+        return set(found.values())
 
     def _is_known(self, pid: int) -> bool:
         """By number and start: another may have the number by now."""

@@ -100,8 +100,11 @@ def build(request: dict[str, Any], given: Sequence[int], line: WorkerLine, child
         os.close(theirs_ready)
         theirs_ready = -1
         problem = _wait_ready(line, ready, launcher, request["timeout_s"])
-        started = descendants.below(launcher, descendants.process_table()) if not problem else []
+        started = descendants.started_by(launcher) if not problem else []
         pid = descendants.find_keeper(started)
+        if not pid and not problem:
+            started = descendants.below(launcher, descendants.process_table())
+            pid = descendants.find_keeper(started)
         if not pid:
             said_text = os.pread(said, SAID_BYTES, max(0, os.fstat(said).st_size - SAID_BYTES)).decode("utf-8", "replace").strip()
             raise OSError(errno.EIO, f"{problem or 'no PID 1 below it'}" + (f": {said_text}" if said_text else ""))

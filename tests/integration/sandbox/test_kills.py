@@ -17,7 +17,7 @@ from workers.sandbox import ExecResult, SandboxBusy, SandboxGone, SandboxOwner
 from workers.sandbox.local import LocalSandbox, LocalSandboxes, owners, sweep
 from workers.sandbox.local.environment import MARK
 from workers.sandbox.local.folder import SandboxFolder, remove_tree
-from workers.sandbox.local.identity import is_running, marked_processes
+from workers.sandbox.local.identity import identify, is_running, marked_processes
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="daemons are only followed where there are subreapers: Linux")
 
@@ -107,7 +107,7 @@ async def test_what_works_on_files_and_ends_with_its_sandbox_is_no_failure_of_it
 
         helper = file_helper(holder.pid)
         helper.kill()
-        await wait_until(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE, "the helper has ended")
+        await wait_until(lambda: identify(helper.pid) is None, "the helper has ended")
         assert await sandbox.read_file("file") == b"content"
 
         helper = file_helper(holder.pid)

@@ -130,7 +130,7 @@ def _bwrap() -> tuple[Path | None, str]:
     return found.path, found.why
 
 
-STARTS_INSIDE = ("test_exec", "test_files", "test_shell", "test_walls")
+STARTS_INSIDE = ("test_exec", "test_files", "test_walls")
 """Where it matters who starts processes and works on files: the rest is what the same backend is asked for from outside."""
 THROUGH_THE_WIRE = ("test_exec", "test_files", "test_kernel", "test_life", "test_notices", "test_snapshots")
 """What differs when calls, results and archives travel; tools and walls know nothing of it, and a shell is asked as a command is."""
@@ -141,7 +141,9 @@ KINDS: dict[str, Kind] = {
     "bubblewrap": Kind(open=bubblewrap, spec=WALLED, walls=True, why_not=no_bubblewrap),
     "apptainer": Kind(open=apptainer, spec=WALLED, walls=True, why_not=no_apptainer),
     "bubblewrap-inside": Kind(open=partial(bubblewrap, entry="inside"), spec=WALLED, walls=True, why_not=no_bubblewrap, core=STARTS_INSIDE),
-    "apptainer-inside": Kind(open=partial(apptainer, entry="inside"), spec=WALLED, walls=True, why_not=no_apptainer, core=("test_walls",)),
+    "apptainer-inside": Kind(
+        open=partial(apptainer, entry="inside"), spec=WALLED, walls=True, why_not=no_apptainer, core=("test_devices",)
+    ),
     "service": Kind(open=service, spec=WALLED, walls=True, why_not=no_bubblewrap, core=THROUGH_THE_WIRE),
 }
 

@@ -46,6 +46,18 @@ async def test_the_probe_goes_the_way_that_sandboxes_will(kind: Kind, place: Pat
     assert list((place / "run").iterdir()) == []
 
 
+async def test_what_a_shell_runs_is_ended_and_the_shell_is_not(kind: Kind, provider: LocalSandboxes) -> None:
+    """A substitution runs in the shell's own process group: what ends it must spare the shell, whose number inside is not the node's."""
+    async with await provider.start(kind.spec, OWNER) as sandbox:
+        shell = sandbox.shell()
+        await shell.run("kept=yes", timeout_s=20)
+
+        ended = await shell.run("trap '' INT QUIT; x=$(sleep 60)", timeout_s=0.2)
+
+        assert (ended.status, ended.restarted) == ("timeout", False)
+        assert (await shell.run("echo $kept", timeout_s=20)).output == "yes\n"
+
+
 async def test_pid_1_is_the_server_or_the_keeper_as_was_asked(kind: Kind, provider: LocalSandboxes) -> None:
     async with await provider.start(kind.spec, OWNER) as sandbox:
         first = await sandbox.exec("cat /proc/1/comm", timeout_s=20)

@@ -257,18 +257,19 @@ async def test_what_works_on_files_holds_nothing_of_the_server_and_hides_nothing
     would be ended with it."""
     assert sandbox.keeper is not None
     pipe, feed = os.pipe()
-    with os.fdopen(pipe, "rb") as slow, os.fdopen(feed, "wb") as feeding:
-        upload = asyncio.create_task(sandbox.upload(slow, "x"))
-        feeding.write(bytes(512))
-        feeding.flush()
-        server = psutil.Process(sandbox.keeper.pid)
-        await wait_until(lambda: [name for child in server.children() for name in _open(child.pid)], "it can be looked into")
+    with os.fdopen(pipe, "rb") as slow:
+        with os.fdopen(feed, "wb") as feeding:
+            upload = asyncio.create_task(sandbox.upload(slow, "x"))
+            feeding.write(bytes(512))
+            feeding.flush()
+            server = psutil.Process(sandbox.keeper.pid)
+            await wait_until(lambda: [name for child in server.children() for name in _open(child.pid)], "it can be looked into")
 
-        (worker,) = server.children()
-        assert [name for name in _open(worker.pid) if name != "/dev/null"] == [os.readlink(f"/proc/{worker.pid}/fd/3")]
+            (worker,) = server.children()
+            assert [name for name in _open(worker.pid) if name != "/dev/null"] == [os.readlink(f"/proc/{worker.pid}/fd/3")]
 
-    with contextlib.suppress(SandboxFileError):
-        await upload
+        with contextlib.suppress(SandboxFileError):
+            await upload
 
 
 def _open(pid: int) -> list[str]:

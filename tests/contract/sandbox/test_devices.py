@@ -28,12 +28,13 @@ async def test_shared_memory_works_and_is_on_the_disk(walled: Kind, sandbox: San
 
 
 async def test_elsewhere_in_dev_there_is_no_room(walled: Kind, sandbox: Sandbox) -> None:
-    """A sandbox that is bounded in memory could take half of the node's through a file system that nobody watches."""
-    written = await sandbox.exec("head -c 64M /dev/zero >/dev/big; echo $?; stat -c %s /dev/big", timeout_s=20)
+    """A sandbox that is bounded in memory could take half of the node's through a file system that nobody watches: by what is in its files,
+    or by empty ones, of which Apptainer's /dev took millions."""
+    written = await sandbox.exec(
+        "head -c 1 /dev/zero >/dev/big; echo $?; touch /dev/empty; echo $?; mkdir /dev/folder; echo $?", timeout_s=20
+    )
 
-    code, *size = written.stdout_text.split()
-    assert code != "0"
-    assert [int(number) <= 16 * 1024 * 1024 for number in size] in ([], [True])
+    assert written.stdout_text.split() == ["1", "1", "1"], written.stderr_text
 
 
 async def test_the_devices_that_programs_open_are_there(walled: Kind, sandbox: Sandbox) -> None:

@@ -6,7 +6,8 @@
 1. A child of ours joins the namespaces of PID 1, a child of that writes: settings of a PID namespace are those of who is in it.
 2. Then `/proc/sys` is mounted read-only over itself, for good. Without that a bound would hold nobody: bwrap maps the sandbox's own uid to
    0 of the namespace that owns the settings, and such a uid may write them without any capability. What could not be closed is not told
-   as a bound.
+   as a bound. `/dev` is closed likewise: Apptainer leaves it writable, in memory, where as many empty files fit as the node has pages, and
+   neither the disk's count nor anybody's memory would have them.
 3. The settings of IPC are for uid 0 of the namespace alone. Apptainer has none: then an IPC namespace is made that has one, and entered
    in place of PID 1's, which nothing lives in.
 4. PID 1 is a program of the image and may be against us: it sees one process come and go, which holds no rights over anything but the
@@ -37,7 +38,7 @@ IPC = {
     "kernel/sem": "250 8000 100 128",
     "kernel/msgmni": "32",
 }
-SETTINGS = "/proc/sys"
+SETTINGS, DEVICES = "/proc/sys", "/dev"
 TIMEOUT_S = 10.0
 """It takes 3 ms; PID 1 is a program of the image, and could hold up who comes into its namespace."""
 CLONE_NEWIPC = 0x08000000
@@ -100,7 +101,7 @@ def _in_a_child(work: Callable[[socket.socket], None], packets: int) -> tuple[li
 
 
 def _enter_and_set(namespaces: entering.Namespaces, processes: int, answer: socket.socket) -> None:
-    """Two packets: what was set, by a grandchild; then that nobody can change it any more."""
+    """Two packets: what was set, by a grandchild; then that nobody can change it any more, nor `/dev`."""
     entering.hide()
     entering.forbid_imports()
     namespaces.join(("ipc", "pid", "mnt"))
@@ -148,6 +149,9 @@ def _seal() -> None:
     flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_REMOUNT | MS_BIND
     _check(_libc.mount(where, where, None, MS_BIND, None), "a mount of the settings")
     _check(_libc.mount(None, where, None, flags, None), "settings that are only read")
+    if os.stat(DEVICES).st_dev != os.stat("/").st_dev:
+        kept = os.statvfs(DEVICES).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        _check(_libc.mount(None, DEVICES.encode(), None, kept | MS_RDONLY | MS_REMOUNT | MS_BIND, None), "devices that are only used")
 
 
 def _check(answer: int, what: str) -> None:

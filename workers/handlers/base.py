@@ -28,6 +28,10 @@ from workers.sandbox.base import Sandbox, SandboxProvider
 from workers.sandbox.errors import SandboxError, SandboxGone
 from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
 
+BROKEN_BY_ITS_GUEST = ("SandboxGone", "SessionStartError", "ExecTimeout")
+"""What a guest can do to its sandbox: end it, take the programs away that sessions are made of, run what cannot be ended.
+Infrastructure can do the same, but hardly to two sandboxes of one job after another."""
+
 
 class NoSandboxes(LookupError):
     """This process has no sandboxes, and the task needs one: not the job's fault, another worker has some."""
@@ -178,7 +182,7 @@ class TaskHandler(ABC):
     def run_failed(self, context: StageContext, failure: Failure) -> Failure | Ended:
         """Shapes a failure of RUN. Default: a sandbox that breaks under the agent twice is the model's doing; other failures before do not
         count, they say nothing of the model."""
-        if failure.kind == "SandboxGone" and context.last_failure == f"{failure.boundary}: {failure.kind}":
+        if failure.kind in BROKEN_BY_ITS_GUEST and context.last_failure in {f"{failure.boundary}: {kind}" for kind in BROKEN_BY_ITS_GUEST}:
             return Ended(outcome=Outcome.MODEL_FAILURE, stop=StopReason.SANDBOX_BROKEN, reason=failure.message, reward=0.0)
         return failure
 

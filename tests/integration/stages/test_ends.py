@@ -21,7 +21,7 @@ from pipeline.testing import ManualWorker, PrivateServer, a_template, a_trajecto
 from tests.integration.stages.fleet import TASK, Fleet, Play, a_delta
 from workers.graders.errors import GraderError
 from workers.handlers.base import Ended, Environment, EnvironmentGone, EvalContext, RunContext, StageContext
-from workers.sandbox.errors import SandboxGone, SandboxStartError, StaleAttempt
+from workers.sandbox.errors import ExecTimeout, SandboxError, SandboxGone, SandboxStartError, SessionStartError, StaleAttempt
 from workers.sandbox.spec import SandboxSpec
 from workers.stages.failures import the_one_error
 
@@ -41,9 +41,14 @@ def failing(*errors: Exception) -> Callable[[RunContext], Awaitable[Trajectory]]
     return run
 
 
-async def test_a_sandbox_that_breaks_under_the_agent_twice_is_the_models_doing(fleet: Fleet) -> None:
+BROKEN_AGAIN = [SandboxGone("s2", "killed"), SessionStartError("shell", "/bin/bash: not found"), ExecTimeout("shell", 1.0, b"", b"")]
+
+
+@pytest.mark.parametrize("again", BROKEN_AGAIN, ids=lambda error: type(error).__name__)
+async def test_a_sandbox_that_breaks_under_the_agent_twice_is_the_models_doing(fleet: Fleet, again: SandboxError) -> None:
+    """A model that removed bash ended as a failure of infrastructure, without a reward: a way out of a task that it cannot solve."""
     (job,) = await fleet.add("job")
-    fleet.start(play=Play(on_run=failing(SandboxGone("s1", "killed"), SandboxGone("s2", "killed"))))
+    fleet.start(play=Play(on_run=failing(SandboxGone("s1", "killed"), again)))
 
     record = await fleet.result()
 

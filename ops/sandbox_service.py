@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 START_S = 30.0
 """A service finds out in a second or two what works on its node, and sweeps before it listens."""
 POLL_S = 0.05
+AGAIN_S = 1.0
 EXIT_ALREADY_SERVED = 4
 LINGER_S = 3.0
 """A service that workers started outlives the last of them by this: workers are often started again at once."""
@@ -118,12 +119,15 @@ class ServiceFinder:
     Args:
         config: the `rollstream.toml` of this process.
         node: name of this node, for a service that is started.
+        start_s: so long services are started again that were killed or left; one that is starting, here or elsewhere, is waited for.
     """
 
-    def __init__(self, settings: SandboxSettings, config: Path | None, node: str) -> None:
+    def __init__(self, settings: SandboxSettings, config: Path | None, node: str, *, start_s: float = START_S) -> None:
         self._settings = settings
         self._config = config
         self._node = node
+        self._start_s = start_s
+        self._not_before_s = 0.0
         self._child: subprocess.Popen[bytes] | None = None
         self._has_answered = False
         """Since the child was started: one that ends afterwards did start, however it ended."""
@@ -135,7 +139,7 @@ class ServiceFinder:
             ServiceNotStarted: the one that was started has ended, or says nothing.
             StoppedWhileWaiting: `stop` was set.
         """
-        deadline_s, said = time.monotonic() + START_S, False
+        deadline_s, said = time.monotonic() + self._start_s, False
         while True:
             why = await self._answer()
             if not why:
@@ -145,10 +149,11 @@ class ServiceFinder:
                 if not said:
                     log.warning("waiting_for_node_service", why=why)
                 said = True
-            elif time.monotonic() > deadline_s:
-                raise ServiceNotStarted(f"no sandbox service within {START_S:g} s: {why}; its log: {self._log}")
-            else:
-                await asyncio.to_thread(self._see_to_child)
+            elif not await asyncio.to_thread(self._see_to_child) and time.monotonic() > deadline_s:
+                raise ServiceNotStarted(f"no sandbox service within {self._start_s:g} s: {why}; its log: {self._log}")
+            elif time.monotonic() > deadline_s and not said:
+                log.warning("waiting_for_node_service", why=f"it is starting, and slow: {why}", log=str(self._log))
+                said = True
             try:
                 async with asyncio.timeout(POLL_S):
                     await stop.wait()
@@ -173,17 +178,28 @@ class ServiceFinder:
         link.close()
         return ""
 
-    def _see_to_child(self) -> None:
+    def _see_to_child(self) -> bool:
         """Starts one, unless one is just starting. Another worker's may have been faster, the last one is just leaving, or somebody killed
-        it: then again."""
+        it: then again.
+
+        Returns:
+            Whether one is starting, here or by another worker.
+        """
         code = None if self._child is None else self._child.poll()
         was_killed = code is not None and code < 0
         if code not in (None, 0, EXIT_ALREADY_SERVED) and not self._has_answered and not was_killed:
             self.close()
             raise ServiceNotStarted(f"the node's sandbox service did not start (exit code {code}): {log_tail(self._log)}")
-        if self._child is None or code is not None:
+        if code == EXIT_ALREADY_SERVED:  # by one that is starting or leaving: not looked at more often than that takes
+            self._not_before_s = time.monotonic() + AGAIN_S
             self.close()
-            self._child, self._has_answered = self._start(), False
+        if self._child is not None and code is None:
+            return True
+        if time.monotonic() < self._not_before_s:
+            return True
+        self.close()
+        self._child, self._has_answered = self._start(), False
+        return code is None
 
     @property
     def _log(self) -> Path:

@@ -32,15 +32,21 @@ def of_node(place: Path, monkeypatch: pytest.MonkeyPatch) -> SandboxSettings:
 
 
 def service_of(of_node: SandboxSettings) -> int:
-    return int((of_node.run / LOCK_NAME).read_text())
+    """0 = there was none."""
+    lock = of_node.run / LOCK_NAME
+    return int(lock.read_text()) if lock.exists() else 0
 
 
 @pytest.fixture
 async def find(of_node: SandboxSettings) -> AsyncIterator[ServiceFinder]:
     find = ServiceFinder(of_node, None, "here")
     yield find
-    if (of_node.run / LOCK_NAME).exists():
-        pid = service_of(of_node)
+    await leave(find, of_node)
+
+
+async def leave(find: ServiceFinder, of_node: SandboxSettings) -> None:
+    """Ends the service that there is."""
+    if pid := service_of(of_node):
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
             await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # its exit code is the finder's to read
@@ -73,6 +79,15 @@ async def test_one_that_was_killed_as_it_started_is_followed_by_another(
     assert not [
         path.name for folder in (of_node.scratch, of_node.run) for path in folder.iterdir() if path.name.lstrip(".").startswith("p")
     ]
+
+
+async def test_one_that_is_slow_to_start_is_waited_for(of_node: SandboxSettings) -> None:
+    """Half a minute is nothing on a loaded node with a hundred sandboxes to tidy up: its workers ended, one after the other."""
+    find = ServiceFinder(of_node, None, "here", start_s=0.0)
+
+    await find(asyncio.Event())
+
+    await leave(find, of_node)
 
 
 async def test_one_that_cannot_start_is_said_with_its_last_words(find: ServiceFinder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,9 @@ async def test_one_connection_with_the_token_and_no_second(running: Running, pla
 
 async def test_who_waits_in_line_is_not_served(running: Running) -> None:
     """Connections wait in the kernel before they are taken: the second is dropped with the listener."""
+    running.process.send_signal(signal.SIGSTOP)
     first, second = running.connect(), running.connect()
+    running.process.send_signal(signal.SIGCONT)
 
     with first, second:
         with contextlib.suppress(ConnectionResetError):

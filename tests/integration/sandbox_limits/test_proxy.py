@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
+import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import pytest
+from structlog.testing import capture_logs
 
+from pipeline.testing.wait import wait_until
 from workers.sandbox.network import AllowListProxy, NetworkRules
+from workers.sandbox.network.proxy import MOST_CONNECTIONS, MOST_TOLD, resolve
 from workers.sandbox.network.rules import Address
 
 
@@ -129,6 +135,26 @@ async def test_what_is_not_on_the_list_is_refused_told_once_and_not_reached(host
     assert host.asked == []
 
 
+@pytest.mark.parametrize("name", ["a" * 64, "", "a."])
+async def test_a_name_below_an_allowed_one_that_cannot_be_is_answered(name: str) -> None:
+    """Such a name ended the connection without an answer: the resolver of the standard library raises no OSError then."""
+    with pytest.raises(OSError, match="label"):
+        await resolve(f"{name}.some.test", 443)
+
+
+async def test_refusals_are_counted_and_only_so_many_told(make_way: MakeWay) -> None:
+    """A guest that asks for another name each time would fill the log of the node."""
+    way = await make_way("some.test")
+
+    with capture_logs() as told:
+        for number in range(MOST_TOLD + 5):
+            await way.ask(f"CONNECT host{number}.test:443 HTTP/1.1\r\n\r\n".encode())
+
+    assert way.proxy.refused == MOST_TOLD + 5
+    assert len(way.refused) == MOST_TOLD
+    assert sum(line["event"] == "sandbox_network_refused" for line in told) == MOST_TOLD
+
+
 @pytest.mark.parametrize("leads_to", ["127.0.0.1", "::ffff:127.0.0.1", "10.0.0.8", "169.254.169.254"])
 async def test_an_allowed_name_that_leads_into_the_node_is_refused(host: Host, make_way: MakeWay, leads_to: str) -> None:
     """Whoever owns a listed name may point it at 127.0.0.1, where our Redis could be."""
@@ -163,7 +189,15 @@ async def test_a_host_that_is_not_there_is_said_to_be_so(make_way: MakeWay) -> N
     assert way.refused == []
 
 
-@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\n\r\n", b"nonsense\r\n\r\n", b"A" * 100_000 + b"\r\n\r\n"])
+HEADS = {
+    "a path": b"GET / HTTP/1.1\r\n\r\n",
+    "no request": b"nonsense\r\n\r\n",
+    "endless": b"A" * 100_000 + b"\r\n\r\n",
+    "a name that cannot be": b"CONNECT " + b"a." * 150 + b"test:443 HTTP/1.1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 async def test_what_is_no_request_gets_an_answer_and_the_next_client_is_served(host: Host, make_way: MakeWay, head: bytes) -> None:
     way = await make_way(f"some.test:{host.port}", f"127.0.0.1:{host.port}")
 
@@ -172,6 +206,35 @@ async def test_what_is_no_request_gets_an_answer_and_the_next_client_is_served(h
 
     assert first.startswith(b"HTTP/1.1 400 ")
     assert second.endswith(b"hello\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted in /proc")
+async def test_more_connections_than_a_sandbox_may_have_cost_the_node_no_descriptor(host: Host, make_way: MakeWay) -> None:
+    """All were accepted, and waited with a descriptor each of the process that serves the node's other sandboxes too: some thousand idle
+    connections of one guest, and nobody's next sandbox could start."""
+    way = await make_way(f"some.test:{host.port}", f"127.0.0.1:{host.port}")
+    before = open_descriptors()
+    clients = [socket.socket() for _ in range(MOST_CONNECTIONS + 60)]
+    for client in clients:
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            client.connect(("127.0.0.1", way.port))
+    mine = before + len(clients)
+
+    await wait_until(lambda: open_descriptors() >= mine + MOST_CONNECTIONS, "as many as may be are accepted")
+    for _ in range(20):  # turns of the loop in which the others could be accepted
+        await asyncio.sleep(0)
+    accepted = open_descriptors() - mine
+    for client in clients:
+        client.close()
+    answer = await way.ask(f"GET http://some.test:{host.port}/ HTTP/1.1\r\n\r\n".encode())
+
+    assert accepted == MOST_CONNECTIONS
+    assert answer.endswith(b"hello\n")
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 async def test_the_end_of_the_proxy_is_the_end_of_its_connections(make_way: MakeWay) -> None:

@@ -4,7 +4,7 @@
 
 1. The sandbox's network has nothing but loopback; what it reaches, it reaches through here. Clients find the way by `http_proxy` and kin.
 2. A client says where it wants to go (`CONNECT`, or a whole address), the rules judge the name and then the address (`rules.py`).
-3. Refusals are answers the client prints, log lines, and notices of the sandbox. Bytes are counted both ways.
+3. Refusals are answers the client prints, log lines, and notices of the sandbox, for the first hosts. Bytes are counted both ways.
 4. When the sandbox ends, its proxy is closed: connections end with it, and the last descriptor of its network.
 5. Within TLS nothing is seen, so an allowed host that serves others' content is a way to that content. The list is the operator's.
 """
@@ -33,6 +33,10 @@ IDLE_TIMEOUT_S = 300.0
 CHUNK_BYTES = 64 * 1024
 MOST_CONNECTIONS = 128
 """At once, of one sandbox; more wait to be accepted."""
+MOST_TOLD = 128
+"""Hosts that are named in the log and in notices; what is refused beyond is only counted."""
+ACCEPT_AGAIN_S = 1.0
+"""After a connection could not be accepted."""
 
 Resolve = Callable[[str, int], Awaitable[list[Address]]]
 
@@ -43,7 +47,10 @@ async def resolve(host: str, port: int) -> list[Address]:
     Raises:
         OSError: it has none.
     """
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a label is empty, or longer than there can be one
+        raise OSError(str(error)) from None
     addresses = [read_address(str(where[0])) for _, _, _, _, where in found]
     return [address for address in dict.fromkeys(addresses) if address is not None]
 
@@ -77,7 +84,8 @@ class AllowListProxy:
         self._sandbox_id = sandbox_id
         self._on_refused = on_refused
         self._resolve = resolve
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._serving: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(MOST_CONNECTIONS)
         self._told: set[tuple[str, int]] = set()
@@ -92,15 +100,18 @@ class AllowListProxy:
 
     async def serve(self, listener: socket.socket) -> None:
         """Begins to serve; the socket is ours from here on."""
-        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=MOST_HEAD_BYTES)
+        listener.setblocking(False)
+        self._listener = listener
+        self._accepting = asyncio.create_task(self._accept(listener), name=f"proxy of sandbox {self._sandbox_id}")
 
     async def close(self) -> None:
         """Ends every connection."""
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._serving):
+        tasks = [*self._serving, *([self._accepting] if self._accepting is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._serving, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,20 +119,45 @@ class AllowListProxy:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer), name=f"proxy of sandbox {self._sandbox_id}")
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with self._slots:
+    async def _accept(self, listener: socket.socket) -> None:
+        """One at a time, and none without a slot: what waits is in the kernel's queue, and costs this process, which serves the whole node,
+        no descriptor."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._slots.acquire()
             try:
-                await self._serve_one(reader, writer)
-                await _close(writer)
-            except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-                log.debug("proxy_connection_ended", sandbox_id=self._sandbox_id, error=str(error))
-            finally:
-                writer.transport.abort()
+                client, _ = await loop.sock_accept(listener)
+            except OSError as error:  # it has gone again, or this process has no descriptor left for now
+                self._slots.release()
+                log.warning("proxy_accepts_nothing", sandbox_id=self._sandbox_id, error=str(error))
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            except BaseException:
+                self._slots.release()
+                raise
+            task = loop.create_task(self._serve(client), name=f"proxy of sandbox {self._sandbox_id}")
+            self._serving.add(task)
+            task.add_done_callback(self._served)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        """Also of a task that was cancelled before it began."""
+        self._serving.discard(task)
+        self._slots.release()
+
+    async def _serve(self, client: socket.socket) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(sock=client, limit=MOST_HEAD_BYTES)
+        except OSError as error:
+            client.close()
+            log.debug("proxy_connection_ended", sandbox_id=self._sandbox_id, error=str(error))
+            return
+        try:
+            await self._serve_one(reader, writer)
+            await _close(writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            log.debug("proxy_connection_ended", sandbox_id=self._sandbox_id, error=str(error))
+        finally:
+            writer.transport.abort()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -201,8 +237,8 @@ class AllowListProxy:
     def _note_refused(self, request: ProxyRequest, why: str) -> None:
         where = (request.host, request.port)
         self.refused += 1
-        log.warning("sandbox_network_refused", sandbox_id=self._sandbox_id, host=request.host, port=request.port)
-        if where not in self._told and len(self._told) < MOST_CONNECTIONS:
+        if where not in self._told and len(self._told) < MOST_TOLD:  # a guest may ask for thousands a second, each by another name
+            log.warning("sandbox_network_refused", sandbox_id=self._sandbox_id, host=request.host, port=request.port)
             self._told.add(where)
             self._on_refused(f"network: {why}")
 

@@ -73,7 +73,7 @@ def _is_kept(line: bytes) -> bool:
 
 
 def _authority(text: str, default_port: int | None) -> tuple[str, int]:
-    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?", text)
+    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?", text)
     if not found or (found[2] is None and default_port is None):
         raise ValueError(f"expected host:port, got {text[:100]!r}")
     port = int(found[2]) if found[2] else default_port or 0

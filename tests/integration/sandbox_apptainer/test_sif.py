@@ -13,8 +13,9 @@ from tests.integration.sandbox_apptainer.conftest import StartSandbox
 from tests.integration.sandbox_life.killed_nodes import ROUNDS, a_node
 from workers.sandbox import Sandbox
 from workers.sandbox.local import sweep
+from workers.sandbox.local.environment import MARK
 from workers.sandbox.local.folder import SandboxFolder
-from workers.sandbox.local.identity import ProcessIdentity, is_running, recorded_processes
+from workers.sandbox.local.identity import ProcessIdentity, is_running, marked_processes, recorded_processes
 
 
 def helpers_of(sandbox: Sandbox) -> list[ProcessIdentity]:
@@ -28,6 +29,7 @@ async def test_a_sif_runs_and_its_helper_ends_with_it(start: StartSandbox, sif: 
     assert (result.stdout_text, result.stderr_text) == ("here\n/usr/bin/bash\n", "")
     helpers = helpers_of(sandbox)
     assert len(helpers) == 1
+    assert helpers[0] in marked_processes(MARK, sandbox.handle.sandbox_id), "one that is not yet recorded is found by its mark"
 
     await sandbox.stop()
 

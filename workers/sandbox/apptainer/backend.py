@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,6 +46,7 @@ WALLS = (
     "none",
 )
 """For every sandbox; the probe tries them one after the other."""
+HELPERS = ("squashfuse_ll", "squashfuse", "fuse-overlayfs", "fuse2fs")
 HELPERS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where Apptainer looks for squashfuse and fuse-overlayfs."""
 CONFIGURATION = """\
@@ -139,7 +141,7 @@ class ApptainerBackend:
         clean += [f"{name}={value}" for name, value in inside_env.items()]
         return Walls(
             argv=(*map(str, (*argv, *root)), *clean, "--", *pid1),
-            env={"PATH": HELPERS_PATH, "LANG": "C", "HOME": str(place.folder), MARK: place.folder.name},
+            env={"PATH": f"{_mark_helpers(place.folder)}:{HELPERS_PATH}", "LANG": "C", "HOME": str(place.folder), MARK: place.folder.name},
             inside_env=node.env if node is not None else {},
             mount_points=tuple(map(str, node.folders)) if node is not None else (),
             overlay=overlay,
@@ -152,3 +154,17 @@ def _write_configuration(folder: Path) -> Path:
     path = folder / "apptainer.conf"
     path.write_text(CONFIGURATION, encoding="ascii")
     return path
+
+
+def _mark_helpers(folder: Path) -> Path:
+    """A folder with the programs that Apptainer mounts files through, each with the sandbox's mark: Apptainer starts them with an empty
+    environment, and one whose holder is killed in the moment before it is recorded is found by that alone."""
+    marked = folder / "helpers"
+    marked.mkdir(mode=0o700, exist_ok=True)
+    for name in HELPERS:
+        program = shutil.which(name, path=HELPERS_PATH)
+        if program is not None:
+            script = marked / name
+            script.write_text(f'#!/bin/sh\nexport {MARK}={folder.name}\nexec {program} "$@"\n', encoding="ascii")
+            script.chmod(0o700)
+    return marked

@@ -15,7 +15,9 @@ MACHINE = slice(18, 20)
 
 
 def why_no_bash(root: Path) -> str:
-    """Why nothing starts from this tree; empty when its bash looks well. Blocks."""
+    """Why nothing starts from this tree; empty when its bash looks well, or when the image is one file. Blocks."""
+    if not root.is_dir():
+        return ""
     for folder in INSIDE_PATH.split(":"):
         found = _within(root, f"{folder}/bash")
         if found is not None and stat.S_ISREG(found.stat().st_mode):

@@ -68,6 +68,16 @@ time.sleep(100)
 )
 
 
+WATCH = """
+import ctypes
+libc = ctypes.CDLL(None)
+got = 0
+while libc.inotify_init() >= 0: got += 1
+print(got, flush=True)
+input()
+"""
+
+
 @pytest.fixture
 async def provider_beside(open_provider: OpenProvider) -> AsyncIterator[LocalSandbox]:
     """A sandbox with low bounds. Until the test is over a neighbour of it answers; then another starts."""
@@ -111,6 +121,19 @@ async def test_memory_of_one_of_many_and_of_nobody(provider_beside: LocalSandbox
     assert any("its largest process, python3" in notice for notice in unmapped.notices)
     shared, semaphores, queues = map(int, of_nobody.stdout.split())
     assert (shared, semaphores, queues) == (4, -1, 32)
+
+
+async def test_who_watches_all_that_may_be_leaves_others_theirs(open_provider: OpenProvider) -> None:
+    """The kernel counts watches by user, and all sandboxes of a node are of one: a single guest took all 128 that there were."""
+    provider = await open_provider(cgroups=Cgroups)
+    async with await provider.start(WALLED, an_owner()) as sandbox, await provider.start(WALLED, an_owner()) as neighbour:
+        await sandbox.write_file("watch.py", WATCH.encode())
+        await sandbox.exec("(sleep 100 | python3 watch.py >out 2>/dev/null &) ; until [ -s out ]; do :; done", timeout_s=30)
+
+        watched = await neighbour.exec(["python3", "-c", "import ctypes; print(ctypes.CDLL(None).inotify_init() >= 0)"], timeout_s=30)
+
+        assert int(await sandbox.read_file("out")) == 32
+        assert watched.stdout == b"True\n"
 
 
 async def test_processes_never_have_more_numbers_than_their_namespace_gives_out(provider_beside: LocalSandbox) -> None:

@@ -1,6 +1,7 @@
 """Bounds on a sandbox as a whole that the kernel keeps by namespace: set from inside, once, before anything of the sandbox runs.
 
     processes   `pid_max`: how many numbers its PID namespace gives out. Kernel 6.14 and later; before that it is the machine's, and refused
+    watches     how much inotify may watch: the kernel counts it by user, so one sandbox could leave nothing to the others
     ipc         what System V shared memory, semaphores and queues may take: they belong to no process, so nothing else counts them
 
 1. A child of ours joins the namespaces of PID 1, a child of that writes: settings of a PID namespace are those of who is in it.
@@ -38,6 +39,8 @@ IPC = {
     "kernel/sem": "250 8000 100 128",
     "kernel/msgmni": "32",
 }
+WATCHES = {"user/max_inotify_instances": "32", "user/max_inotify_watches": "32768"}
+"""Of a user who has 128 instances where nobody changed it; an editor or a test runner takes a few."""
 SETTINGS, DEVICES = "/proc/sys", "/dev"
 TIMEOUT_S = 10.0
 """It takes 3 ms; PID 1 is a program of the image, and could hold up who comes into its namespace."""
@@ -108,7 +111,7 @@ def _enter_and_set(namespaces: entering.Namespaces, processes: int, answer: sock
     inside = os.fork()
     if inside == 0:
         becoming.prctl(becoming.PR_SET_PDEATHSIG, signal.SIGKILL)
-        tries = {"processes": {"kernel/pid_max": f"{RESERVED_NUMBERS + processes}"}, "ipc": IPC}
+        tries = {"processes": {"kernel/pid_max": f"{RESERVED_NUMBERS + processes}"}, "ipc": IPC, "watches": WATCHES}
         answer.send(json.dumps([name for name, values in tries.items() if _write(values)]).encode())
         os._exit(0)
     os.waitpid(inside, 0)

@@ -11,7 +11,8 @@ from pipeline.messages import Stage
 
 
 def main() -> None:
-    with ChildProcesses(Path(sys.argv[1]), {}) as children:
+    # the service is the launcher's to start, not a worker's that comes before it
+    with ChildProcesses(Path(sys.argv[1]), {"ROLLSTREAM_SANDBOX_AUTOSTART": "false"}) as children:
         children.start("service", "ops.cli", "sandbox", "serve", "--node", "n1", "--log-json")
         for stage in Stage:
             words = ("--stage", stage.value, "--node", "n1", "--slots", "8", "--grace-s", "1", "--log-json")

@@ -53,7 +53,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 got = [libc.shmget(0, 16 << 20, 0o1600) for _ in range(20)]
 print(sum(number >= 0 for number in got), libc.semget(0, 32000, 0o1600), sum(libc.msgget(0, 0o1600) >= 0 for _ in range(100)))
 """
-FORK = "import os, time\nfor _ in range(10):\n    try: os.fork()\n    except OSError: pass\ntime.sleep(100)"
+FORK = "import os, time\nfor _ in range(10):\n    try: os.fork()\n    except OSError: pass\ntime.sleep(10)"
 # twelve MiB in each of five: over the bound only if every one of them counts
 FILL = "for folder in /workspace /tmp /var/tmp /dev/shm /run/rollstream/sockets; do head -c 12M /dev/zero >$folder/fill; done"
 WRITE_ON = HIDE + "import time\nwhile True:\n    open('/workspace/more', 'ab').write(bytes(1 << 20)); time.sleep(0.1)"
@@ -68,6 +68,13 @@ time.sleep(100)
 )
 
 
+TERMINALS = """
+import os
+got = 0
+try:
+    while True: os.openpty(); got += 1
+except OSError as error: print(got, error.strerror)
+"""
 WATCH = """
 import ctypes
 libc = ctypes.CDLL(None)
@@ -123,16 +130,19 @@ async def test_memory_of_one_of_many_and_of_nobody(provider_beside: LocalSandbox
     assert (shared, semaphores, queues) == (4, -1, 32)
 
 
-async def test_who_watches_all_that_may_be_leaves_others_theirs(open_provider: OpenProvider) -> None:
-    """The kernel counts watches by user, and all sandboxes of a node are of one: a single guest took all 128 that there were."""
+async def test_who_takes_all_watches_and_terminals_leaves_others_theirs(open_provider: OpenProvider) -> None:
+    """The kernel counts watches by user, and all sandboxes of a node are of one: a single guest took all 128 that there were. And it has
+    some 3,000 terminals for all: who held them left nobody else inside a `script` or a `tmux`."""
     provider = await open_provider(cgroups=Cgroups)
     async with await provider.start(WALLED, an_owner()) as sandbox, await provider.start(WALLED, an_owner()) as neighbour:
         await sandbox.write_file("watch.py", WATCH.encode())
         await sandbox.exec("(sleep 100 | python3 watch.py >out 2>/dev/null &) ; until [ -s out ]; do :; done", timeout_s=30)
 
+        opened = await sandbox.exec(["python3", "-c", TERMINALS], timeout_s=30)
         watched = await neighbour.exec(["python3", "-c", "import ctypes; print(ctypes.CDLL(None).inotify_init() >= 0)"], timeout_s=30)
 
         assert int(await sandbox.read_file("out")) == 32
+        assert opened.stdout == b"128 No space left on device\n"
         assert watched.stdout == b"True\n"
 
 

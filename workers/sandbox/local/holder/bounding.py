@@ -2,6 +2,7 @@
 
     processes   `pid_max`: how many numbers its PID namespace gives out. Kernel 6.14 and later; before that it is the machine's, and refused
     watches     how much inotify may watch: the kernel counts it by user, so one sandbox could leave nothing to the others
+    terminals   how many there are below /dev/pts: as `watches`
     ipc         what System V shared memory, semaphores and queues may take: they belong to no process, so nothing else counts them
 
 1. A child of ours joins the namespaces of PID 1, a child of that writes: settings of a PID namespace are those of who is in it.
@@ -41,7 +42,9 @@ IPC = {
 }
 WATCHES = {"user/max_inotify_instances": "32", "user/max_inotify_watches": "32768"}
 """Of a user who has 128 instances where nobody changed it; an editor or a test runner takes a few."""
-SETTINGS, DEVICES = "/proc/sys", "/dev"
+SETTINGS, DEVICES, TERMINALS = "/proc/sys", "/dev", "/dev/pts"
+TERMINALS_MOUNTED = b"mode=620,ptmxmode=666,max=128"
+"""A node has some 3,000 for all sandboxes together. Tools that run programs under a terminal have a few."""
 TIMEOUT_S = 10.0
 """It takes 3 ms; PID 1 is a program of the image, and could hold up who comes into its namespace."""
 CLONE_NEWIPC = 0x08000000
@@ -155,6 +158,9 @@ def _seal() -> None:
     if os.stat(DEVICES).st_dev != os.stat("/").st_dev:
         kept = os.statvfs(DEVICES).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
         _check(_libc.mount(None, DEVICES.encode(), None, kept | MS_RDONLY | MS_REMOUNT | MS_BIND, None), "devices that are only used")
+    if os.stat(TERMINALS).st_dev != os.stat(DEVICES).st_dev:
+        kept = os.statvfs(TERMINALS).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        _check(_libc.mount(None, TERMINALS.encode(), None, kept | MS_REMOUNT, TERMINALS_MOUNTED), "as many terminals as a sandbox may have")
 
 
 def _check(answer: int, what: str) -> None:

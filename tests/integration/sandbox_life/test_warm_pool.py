@@ -16,8 +16,8 @@ from tests.contract.sandbox.kinds import Kind
 from tests.integration.sandbox_life.nodes import PLAIN, WORKER, an_owner, ignored, left, moody, settings
 from workers.sandbox import SandboxGone, SandboxOwner, SandboxSpec, StaleAttempt
 from workers.sandbox.local import LocalSandboxes
+from workers.sandbox.local.attempts import POOL_JOB
 from workers.sandbox.local.folder import SandboxFolder, sandbox_paths
-from workers.sandbox.local.provider import POOL_JOB
 from workers.sandbox.local.sandbox import LocalSandbox
 from workers.sandbox.service import NodeSandboxes
 from workers.sandbox.service.warm_pool import WarmPool, key_of

@@ -17,8 +17,8 @@ from tests.integration.sandbox_life.nodes import an_owner, left, settings
 from tests.integration.sandbox_service.nodes import WITH_IMAGE, Gate, GatedProvider, node_of
 from workers.sandbox import Sandbox, SandboxGone, SandboxHandle, SandboxStartError, StaleAttempt
 from workers.sandbox.local import LocalSandboxes
+from workers.sandbox.local.attempts import POOL_JOB
 from workers.sandbox.local.folder import SandboxFolder, sandbox_paths
-from workers.sandbox.local.provider import POOL_JOB
 from workers.sandbox.service import RemoteSandboxes, serving_here
 
 JOB = "job"

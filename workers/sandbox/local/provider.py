@@ -25,16 +25,17 @@ from pipeline.failpoints import failpoint
 from pipeline.folders import make_private_folder, socket_path
 from workers.sandbox import inside as execution
 from workers.sandbox.base import Probe
-from workers.sandbox.errors import BadImage, SandboxError, SandboxGone, SandboxStartError, StaleAttempt
+from workers.sandbox.errors import BadImage, SandboxError, SandboxGone, SandboxStartError
 from workers.sandbox.images import ImageLease, ImageSource
 from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram, kernel_context
 from workers.sandbox.launcher import Launcher, SharedFolder
 from workers.sandbox.limits import WATCHES, Cgroups, Watchdog, Watched, enforced_by, find_cgroups
+from workers.sandbox.local.attempts import Attempts
 from workers.sandbox.local.backend import GIVEN_INSIDE, MOUNT_POINTS, SOCKETS_INSIDE, Backend, Walls
 from workers.sandbox.local.entered_files import EnteredFiles
 from workers.sandbox.local.environment import INSIDE_PATH, library_paths, sandbox_environment
 from workers.sandbox.local.files import ConfinedFiles
-from workers.sandbox.local.folder import SANDBOX_ID, SandboxFolder, job_prefix, sandbox_paths
+from workers.sandbox.local.folder import SANDBOX_ID, SandboxFolder
 from workers.sandbox.local.groups import end_groups_of, make_groups
 from workers.sandbox.local.holder.keeper import keeper_argv
 from workers.sandbox.local.holder_client import Holder
@@ -44,7 +45,7 @@ from workers.sandbox.local.node_root import NodeRoot
 from workers.sandbox.local.sandbox import Files, Inside, LocalSandbox
 from workers.sandbox.local.snapshots import Snapshots
 from workers.sandbox.local.spare_holder import SpareHolder
-from workers.sandbox.local.teardown import tear_down, tear_down_now
+from workers.sandbox.local.teardown import tear_down
 from workers.sandbox.local.way_out import open_way_out
 from workers.sandbox.network import AllowListProxy, proxy_variables
 from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
@@ -52,8 +53,6 @@ from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, Sandbox
 LONGEST_SOCKET = "0123456789-1234567890-012345/s/0123456789abcdef/01234567-1"
 """Below the run folder: id of the sandbox, folder of a named kernel, socket."""
 DEFAULT_WORKDIR = "/workspace"
-POOL_JOB = "pool"
-"""Owner of what is kept ready for whoever comes first; no job has such a name."""
 NOT_WANTED = "its start was cancelled"
 MIN_FREE_BYTES = 256 * 1024 * 1024
 """Below this a new sandbox would only fill the disk for those that run."""
@@ -107,6 +106,7 @@ class LocalSandboxes:
         """Starts and attachments that nobody waits for any more."""
         self._holders: dict[asyncio.Task[LocalSandbox], Holder] = {}
         """Of those that are coming up."""
+        self._attempts = Attempts(self.scratch_dir)
         socket_path(self.run_dir, LONGEST_SOCKET)  # too long is said now, not when the first kernel starts
 
     @property
@@ -162,7 +162,7 @@ class LocalSandboxes:
         """
         await asyncio.to_thread(self._before_hand_over, sandbox.folder, owner)
         await sandbox.hand_over(owner)
-        await asyncio.to_thread(self._end_rivals, sandbox.folder, owner)
+        await asyncio.to_thread(self._attempts.end_rivals, sandbox.folder, owner)
 
     async def probe(self) -> Probe:
         why = ""
@@ -214,7 +214,7 @@ class LocalSandboxes:
     # -- steps ------------------------------------------------------------------------------------------------------------------------
 
     async def _start(self, spec: SandboxSpec, owner: SandboxOwner) -> LocalSandbox:
-        await asyncio.to_thread(self._end_earlier, owner)
+        await asyncio.to_thread(self._attempts.end_earlier, owner)
         image = await self._lease_image(spec)
         try:
             try:
@@ -223,7 +223,7 @@ class LocalSandboxes:
                 raise SandboxStartError(self.backend, f"no folder below {self.scratch_dir}: {error}") from error
             handle = SandboxHandle(backend=self.backend, node=self.node, sandbox_id=folder.sandbox_id, folder=str(folder.path), token=token)
             try:
-                await asyncio.to_thread(self._end_rivals, folder, owner)
+                await asyncio.to_thread(self._attempts.end_rivals, folder, owner)
                 return await self._hold(folder, handle, owner, spec, image)
             except _NothingStartsError:
                 await tear_down(folder)
@@ -233,7 +233,7 @@ class LocalSandboxes:
                 raise
             except SandboxGone as error:
                 await tear_down(folder)
-                await asyncio.to_thread(self._refuse_stale, owner)  # who ended it may be a later attempt: then that is why
+                await asyncio.to_thread(self._attempts.refuse_stale, owner)  # who ended it may be a later attempt: then that is why
                 raise SandboxStartError(self.backend, f"it ended as it came up: {error.why}") from error
             except BaseException:
                 await tear_down(folder)
@@ -258,7 +258,7 @@ class LocalSandboxes:
 
     async def _restore(self, snapshot: Snapshot, owner: SandboxOwner) -> LocalSandbox:
         taken = await asyncio.to_thread(self._snapshots.open, snapshot, owner)
-        await asyncio.to_thread(self._end_older, owner)
+        await asyncio.to_thread(self._attempts.end_older, owner)
         spec, digest = await asyncio.to_thread(taken.wishes)
         image = await self._lease_image(spec)
         try:
@@ -271,7 +271,7 @@ class LocalSandboxes:
             handle = SandboxHandle(backend=self.backend, node=self.node, sandbox_id=folder.sandbox_id, folder=str(folder.path), token=token)
             try:
                 await self._snapshots.fill(folder, taken)
-                await asyncio.to_thread(self._end_older, owner)  # as the second look of a start
+                await asyncio.to_thread(self._attempts.end_older, owner)  # as the second look of a start
                 return await self._hold(folder, handle, owner, spec, image)
             except BaseException as error:
                 await tear_down(folder)
@@ -438,75 +438,12 @@ class LocalSandboxes:
     # -- blocking ---------------------------------------------------------------------------------------------------------------------
 
     def _before_hand_over(self, folder: SandboxFolder, owner: SandboxOwner) -> None:
-        self._end_earlier(owner)
+        self._attempts.end_earlier(owner)
         spec, digest = folder.wishes()
         if spec.image and self._images is not None:
             with self._images.lease(spec.image) as image:
                 if image.digest != digest:
                     raise SandboxGone(folder.sandbox_id, f"image {spec.image!r} has another content by now")
-
-    def _end_earlier(self, owner: SandboxOwner) -> None:
-        for folder in self._of_job(owner):
-            with contextlib.suppress(SandboxGone):  # removed by somebody just now
-                folder.fence_off(owner.attempt)
-            tear_down_now(folder)
-
-    def _end_older(self, owner: SandboxOwner) -> None:
-        """What earlier attempts still have, but for the job's snapshots: the attempt goes on from one, beside what it has already.
-
-        Raises:
-            StaleAttempt
-        """
-        self._refuse_stale(owner)
-        for folder in self._of_job(owner):
-            with contextlib.suppress(SandboxGone):
-                state = folder.state()
-                if state.seen_attempt < owner.attempt and not state.is_snapshot:
-                    folder.fence_off(owner.attempt)
-                    tear_down_now(folder)
-
-    def _end_rivals(self, folder: SandboxFolder, owner: SandboxOwner) -> None:
-        """The second look of a start, when its own folder can be seen.
-
-        Two attempts that start at once, a worker that lost its lease and the one that has it now, may both have found nothing at their
-        first look. Of two second looks at least one finds the other's folder, and the higher attempt stays. Of twins, which only a worker
-        that asks twice can make, the one with the higher id does.
-
-        Raises:
-            StaleAttempt: it is this one that goes; the caller tears it down.
-            SandboxGone: another start has ended it already.
-        """
-        rivals = [rival for rival in self._of_job(owner) if rival.sandbox_id != folder.sandbox_id]
-        state = folder.state()
-        if state.seen_attempt > owner.attempt:
-            raise StaleAttempt(folder.sandbox_id, owner.attempt, state.seen_attempt)
-        if state.ended:
-            raise SandboxGone(folder.sandbox_id, "it was stopped")
-        for rival in rivals:
-            with contextlib.suppress(SandboxGone):
-                seen = rival.state().seen_attempt
-                if seen == owner.attempt and rival.sandbox_id > folder.sandbox_id:
-                    raise StaleAttempt(folder.sandbox_id, owner.attempt, seen)
-                rival.fence_off(owner.attempt)
-            tear_down_now(rival)
-
-    def _refuse_stale(self, owner: SandboxOwner) -> None:
-        for folder in self._of_job(owner):
-            with contextlib.suppress(SandboxGone):
-                seen = folder.state().seen_attempt
-                if seen > owner.attempt:
-                    raise StaleAttempt(folder.sandbox_id, owner.attempt, seen)
-
-    def _of_job(self, owner: SandboxOwner) -> list[SandboxFolder]:
-        """The sandboxes of a job, whatever they were made for: none of the pool's, where one of many is no attempt of another."""
-        found = []
-        own, pooled = (sandbox_paths(self.scratch_dir, job_prefix(job_id)) for job_id in (owner.job_id, POOL_JOB))
-        for path in (*own, *pooled) if owner.job_id != POOL_JOB else ():
-            with contextlib.suppress(SandboxGone):  # removed by a sweep just now
-                folder = SandboxFolder.open(path)
-                if folder.record.job_id == owner.job_id:
-                    found.append(folder)
-        return found
 
     def _make_folder(self, spec: SandboxSpec, owner: SandboxOwner, image_digest: str) -> tuple[SandboxFolder, str]:
         free = shutil.disk_usage(self.scratch_dir).free

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import psutil
 
 from workers.sandbox.errors import SandboxGone
+from workers.sandbox.local.attempts import POOL_JOB
 from workers.sandbox.local.folder import FolderState, SandboxFolder, sandbox_paths
 from workers.sandbox.local.identity import is_running
-from workers.sandbox.local.provider import POOL_JOB
 from workers.sandbox.use import SandboxUse
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ import psutil
 import structlog
 
 from workers.sandbox.errors import NodeUnavailable, SandboxError, SandboxGone
-from workers.sandbox.local.provider import MIN_FREE_BYTES, POOL_JOB
+from workers.sandbox.local.attempts import POOL_JOB
+from workers.sandbox.local.provider import MIN_FREE_BYTES
 from workers.sandbox.local.sandbox import LocalSandbox
 from workers.sandbox.spec import SandboxOwner, SandboxSpec
 

@@ -68,6 +68,15 @@ time.sleep(100)
 )
 
 
+QUEUES = """
+import ctypes
+library = ctypes.CDLL(None, use_errno=True)
+wanted = (ctypes.c_long * 8)(0, 10, 256)
+made = 0
+while made < {most} and library.mq_open(b"/queue%d" % made, 0o102, 0o600, ctypes.byref(wanted)) >= 0:
+    made += 1
+print(made)
+"""
 TERMINALS = """
 import os
 got = 0
@@ -144,6 +153,17 @@ async def test_who_takes_all_watches_and_terminals_leaves_others_theirs(open_pro
         assert int(await sandbox.read_file("out")) == 32
         assert opened.stdout == b"128 No space left on device\n"
         assert watched.stdout == b"True\n"
+
+
+async def test_who_takes_all_message_queues_leaves_others_theirs(open_provider: OpenProvider) -> None:
+    """The kernel has one account of them for a user: a single guest took the 819,200 bytes, and no other sandbox had a queue."""
+    provider = await open_provider(cgroups=Cgroups)
+    async with await provider.start(WALLED, an_owner()) as sandbox, await provider.start(WALLED, an_owner()) as neighbour:
+        greedy = await sandbox.exec(["python3", "-c", QUEUES.format(most=1000)], timeout_s=30)
+        modest = await neighbour.exec(["python3", "-c", QUEUES.format(most=2)], timeout_s=30)
+
+        assert int(greedy.stdout) < 10
+        assert int(modest.stdout) == min(2, int(greedy.stdout))  # where nobody is root inside there are none for anybody
 
 
 async def test_processes_never_have_more_numbers_than_their_namespace_gives_out(provider_beside: LocalSandbox) -> None:

@@ -28,6 +28,10 @@ LIMITS = {
     "open_files": resource.RLIMIT_NOFILE,
 }
 
+COUNTED_BY_USER = {"RLIMIT_MSGQUEUE": 16 * 1024, "RLIMIT_SIGPENDING": 1024}
+"""What the kernel has one account of a user for, and all sandboxes of a node are of one: bytes of POSIX message queues (a user has 819,200)
+and queued signals. So low that fifty sandboxes leave others some."""
+
 _libc = ctypes.CDLL(None, use_errno=True) if LINUX else None
 
 

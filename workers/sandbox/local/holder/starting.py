@@ -35,6 +35,10 @@ def prepare(limits: Mapping[str, int], groups: Sequence[str] = (), *, follows_pa
             wanted = limits[name] if hard == resource.RLIM_INFINITY else min(limits[name], hard)
             with contextlib.suppress(OSError, ValueError):  # macOS refuses some
                 resource.setrlimit(kind, (wanted, wanted))
+        for name, most in becoming.COUNTED_BY_USER.items():
+            counted = getattr(resource, name, None)
+            if counted is not None and not 0 <= resource.getrlimit(counted)[1] < most:
+                resource.setrlimit(counted, (most, most))
         with contextlib.suppress(OSError):
             os.nice(limits["nice"])
 

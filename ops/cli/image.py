@@ -82,7 +82,7 @@ def pull(
 def build(
     definition: Annotated[Path, typer.Argument(help="A TOML file: base, files to copy, scripts.")],
     name: Annotated[str, typer.Option(help="What tasks shall call it; default: as the definition says.")] = "",
-    backend: Annotated[str, typer.Option(help="Sandboxes that its scripts run in; default: the first that works.")] = "auto",
+    backend: Annotated[str | None, typer.Option(help="Sandboxes that its scripts run in; default: those of this node.")] = None,
     refresh: Annotated[bool, typer.Option("--refresh", help="Make all levels again.")] = False,
     share: Share = False,
     queue: Queued = False,
@@ -95,9 +95,11 @@ def build(
             path = str(definition.absolute())
             return _print_jobs([housekeeping.enqueue("build", definition=path, name=name, refresh=refresh, share=share)], as_json)
     from ops.images.building import build_image
+    from workers.sandbox.service.settings import SandboxSettings
 
+    settings = SandboxSettings.load(config, backend=backend)
     with _store(config) as (store, _), _images_that_fail():
-        built = asyncio.run(build_image(store, definition, name=name, backend=backend, refresh=refresh, share=share, say=_say))
+        built = asyncio.run(build_image(store, definition, name=name, settings=settings, refresh=refresh, share=share, say=_say))
     if as_json:
         typer.echo(orjson.dumps({"name": built.record.name, "digest": built.record.digest, "began_from": built.began_from}).decode())
     else:

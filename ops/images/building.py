@@ -9,15 +9,15 @@ import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipeline.folders import Folders
 from workers.sandbox import Isolation, Limits, SandboxError, SandboxOwner, SandboxSpec
-from workers.sandbox.choice import AUTO, choose_backend
+from workers.sandbox.choice import choose_backend
 from workers.sandbox.errors import ImageError
 from workers.sandbox.images import ImageLease, ImageStore
 from workers.sandbox.images.build import Built, build
 from workers.sandbox.images.definition import Definition
 from workers.sandbox.images.locks import Say, say_nothing
-from workers.sandbox.local import Backend, LocalSandboxes
+from workers.sandbox.local import Backend, Entry, LocalSandboxes
+from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.local.user_name import take_name_back
 from workers.sandbox.service.settings import SandboxSettings
 
@@ -43,31 +43,30 @@ async def build_image(
     path: Path,
     *,
     name: str = "",
-    backend: str = AUTO,
+    settings: SandboxSettings,
     refresh: bool = False,
     share: bool = False,
-    folders: Folders | None = None,
     say: Say = say_nothing,
 ) -> Built:
     """Builds a definition.
 
     Args:
-        backend: which walls scripts run in; see `choose_backend`.
+        settings: of the sandboxes that scripts run in: those of the node.
 
     Raises:
         InvalidRequest: the definition cannot be read.
         ImageError: there is no base, no backend that works, a script failed, or the disk is full.
     """
     definition = Definition.read(path)
-    folders = folders or Folders.from_environment()
     chosen: Backend | None = None
     if any(level.run for level in definition.levels):
-        network = SandboxSettings.load().network
-        choice = await choose_backend(backend, scratch_dir=folders.scratch, run_dir=folders.run, network=network)
+        choice = await choose_backend(
+            settings.backend, scratch_dir=settings.scratch, run_dir=settings.run, network=settings.network, entry=settings.entry
+        )
         chosen = choice.backend
         if chosen is None:
             raise ImageError(name or definition.name, choice.why_none())
-    scripts = SandboxScripts(chosen, store, folders.run)
+    scripts = SandboxScripts(chosen, store, settings.run, entry=settings.entry)
     return await asyncio.to_thread(build, store, definition, scripts, name=name, refresh=refresh, share=share, say=say)
 
 
@@ -77,27 +76,30 @@ class SandboxScripts:
     Args:
         backend: None only where no script is run.
         run_dir: short; sockets live below it.
+        entry: how scripts get behind the walls (ADR 20).
     """
 
-    def __init__(self, backend: Backend | None, store: ImageStore, run_dir: Path) -> None:
+    def __init__(self, backend: Backend | None, store: ImageStore, run_dir: Path, *, entry: Entry = "outside") -> None:
         self._backend = backend
         self._store = store
         self._run_dir = run_dir
+        self._entry: Entry = entry
 
     @contextlib.contextmanager
     def run(self, root: Path, script: str, *, env: Mapping[str, str], network: bool, say: Say) -> Iterator[Path]:
         assert self._backend is not None
         run_dir = self._run_dir / f"b{secrets.token_hex(2)}"
         with self._store.node.temporary() as folder:
-            sandboxes = LocalSandboxes(self._backend, scratch_dir=folder, run_dir=run_dir, node="build", images=_OneTree(root))
+            sandboxes = LocalSandboxes(
+                self._backend, scratch_dir=folder, run_dir=run_dir, node="build", images=_OneTree(root), entry=self._entry
+            )
             with asyncio.Runner() as loop:
                 loop.run(sandboxes.__aenter__())
                 try:
                     yield loop.run(self._run(sandboxes, root, script, env, network, say))
                 finally:
                     loop.run(sandboxes.close())
-                    with contextlib.suppress(OSError):
-                        run_dir.rmdir()
+                    remove_tree(run_dir)  # what was parked in it is read by now
 
     async def _run(self, sandboxes: LocalSandboxes, root: Path, script: str, env: Mapping[str, str], network: bool, say: Say) -> Path:
         isolation = Isolation.ISOLATED_NETWORK if network else Isolation.ISOLATED

@@ -11,6 +11,7 @@ from typing import Any
 from ops.images.building import build_image
 from ops.images.pulling import Wanted, pull_many
 from workers.sandbox.images import ImageSettings, ImageStore
+from workers.sandbox.service.settings import SandboxSettings
 
 
 def pull(images: Sequence[Mapping[str, str]], *, refresh: bool = False, extract: bool = False, share: bool = False) -> dict[str, Any]:
@@ -24,7 +25,9 @@ def pull(images: Sequence[Mapping[str, str]], *, refresh: bool = False, extract:
 
 def build(definition: str, *, name: str = "", refresh: bool = False, share: bool = False) -> dict[str, Any]:
     """Builds a definition, read from a file that this machine can see."""
-    built = asyncio.run(build_image(ImageStore.here(), Path(definition), name=name, refresh=refresh, share=share))
+    built = asyncio.run(
+        build_image(ImageStore.here(), Path(definition), name=name, settings=SandboxSettings.load(), refresh=refresh, share=share)
+    )
     return {"name": built.record.name, "digest": built.record.digest, "began_from": built.began_from}
 
 

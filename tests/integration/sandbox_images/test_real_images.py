@@ -35,9 +35,11 @@ def test_a_script_changes_what_a_sandbox_of_its_base_shows_and_nothing_of_the_ba
     )
     (tmp_path / "t.toml").write_text(f'name = "{backend}"\nbase = "base"\nenv = {{ A = "said" }}\n[version]\nrun = "{script}"\n')
 
-    done = command_on(based)("build", str(tmp_path / "t.toml"), "--backend", backend, "--refresh", ROLLSTREAM_IMAGE_BUDGET_GIB="20")
+    settings = {"ROLLSTREAM_IMAGE_BUDGET_GIB": "20", "ROLLSTREAM_SANDBOX_BACKEND": backend, "ROLLSTREAM_SANDBOX_RUN_DIR": str(short)}
+    done = command_on(based)("build", str(tmp_path / "t.toml"), "--refresh", **settings)
 
     assert done.returncode == 0, done.stderr
+    assert list(short.iterdir()) == [], "each script left a folder there once"
     assert "said" in done.stderr
     assert "agent" in done.stderr
     with based.lease(backend) as lease, based.lease("base") as base:

@@ -49,6 +49,9 @@ WARM_STARTS = 20
 AT_ONCE = 64
 CALL_S = 60.0
 POLL_S = 0.02
+REST_S = 0.2
+"""Between two starts: what the one before left is ended, and a holder is ready again, as on a node between two jobs."""
+KEPT_READY = 2
 BOUNDS = {
     **{f"{name}_echo_p50_ms": ("<=", 1.0) for name in BACKENDS},
     **{f"{name}_echo_p99_ms": ("<=", 10.0) for name in BACKENDS},
@@ -129,7 +132,7 @@ async def measure(say: Say, backends: Sequence[str], plan: Plan) -> Figures:
             figures.note(f"{rival.name}_echo", rival.calls_ms)
             figures.rivals_failed[rival.name] = rival.failed
         for name in found:
-            async with served(name, image, {"warm": 2}) as remote:
+            async with served(name, image, {"warm": KEPT_READY}) as remote:
                 await _warm_starts(say, name, remote, plan, figures)
     finally:
         remove_tree(scratch)
@@ -179,6 +182,7 @@ async def _starts(say: Say, providers: Mapping[str, SandboxProvider], plan: Plan
         if not number % 8:
             say(f"start {number} of {plan.starts}: {', '.join(providers)}")
         for name, provider in providers.items():
+            await asyncio.sleep(REST_S)
             figures.note(f"{name}_cold_start", [await _start(provider, plan.spec)] * (number > 0))
     for name, provider in providers.items():
         say(f"{plan.at_once} starts at once: {name}")
@@ -194,18 +198,19 @@ async def _starts(say: Say, providers: Mapping[str, SandboxProvider], plan: Plan
 
 
 async def _warm_starts(say: Say, name: str, remote: RemoteSandboxes, plan: Plan, figures: Figures) -> None:
-    """Starts of what the pool has ready; each waits until it has again."""
+    """Starts of what the pool has ready; each waits until all are again, for what is being made takes the cores."""
     say(f"{plan.warm_starts} starts of what is kept ready: {name}")
     await _start(remote, plan.spec)  # from here on the pool knows what is asked for
     for _ in range(plan.warm_starts):
-        await _until_one_is_ready(remote)
+        await _until_all_are_ready(remote)
+        await asyncio.sleep(REST_S)
         figures.note(f"{name}_warm_start", [await _start(remote, plan.spec)])
 
 
-async def _until_one_is_ready(remote: RemoteSandboxes) -> None:
+async def _until_all_are_ready(remote: RemoteSandboxes) -> None:
     async with asyncio.timeout(CALL_S):
         while True:
-            if any(view.state == "warm" for view in await remote.views()):
+            if sum(view.state == "warm" for view in await remote.views()) >= KEPT_READY:
                 return
             await asyncio.sleep(POLL_S)
 

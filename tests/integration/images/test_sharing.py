@@ -11,6 +11,7 @@ import pytest
 
 from tests.image_files import a_file, a_layer, a_layout, a_sif, a_simple_archive
 from tests.integration.images.conftest import Run, leftovers
+from workers.sandbox.errors import ImageError
 from workers.sandbox.images import ImageStore
 from workers.sandbox.images.records import Contents
 from workers.sandbox.images.tree_writer import Written
@@ -101,7 +102,13 @@ def test_a_leased_image_is_whole_however_often_others_remove_and_make_it(store: 
     def use() -> int:
         mine, missing = another(store), 0
         while not stop.is_set() and removed[0] < 50:
-            with mine.lease("task") as lease:
+            try:
+                lease = mine.lease("task")
+            except ImageError as error:  # the remover was quicker each time, which is said
+                if "times between its extraction and its use" not in str(error):
+                    raise
+                continue
+            with lease:
                 missing += len(os.listdir(lease.root)) != 5
                 missing += (lease.root / "f4").read_bytes() != b"x"
         return missing

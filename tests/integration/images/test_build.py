@@ -35,18 +35,19 @@ run = "source script"
 
 
 class ScriptedScripts:
-    """Stands in for sandboxes: each script makes a file of its name, and one that begins with `fail` fails."""
+    """Stands in for sandboxes: each script makes a file of its name; one that begins with `fail` fails, and so does the `fails_at`th."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.ran: list[str] = []
+        self.fails_at = 0
         self._count = 0
 
     @contextlib.contextmanager
     def run(self, root: Path, script: str, *, env: Mapping[str, str], network: bool, say: Say) -> Iterator[Path]:
         self.ran.append(script)
         self._count += 1
-        if script.startswith("fail"):
+        if script.startswith("fail") or self._count == self.fails_at:
             raise ImageError("build", "the script ended with 3: on purpose")
         upper = self._folder / f"upper{self._count}"
         (upper / "tmp").mkdir(parents=True)
@@ -137,6 +138,32 @@ def test_a_refresh_makes_all_levels_again(store: ImageStore, definition: Path, s
     built(store, definition, scripts)
     assert built(store, definition, scripts, refresh=True).began_from == "base"
     assert len(scripts.ran) == 6
+
+
+@pytest.mark.parametrize("fails_at", [4, 6])
+def test_a_refresh_that_fails_leaves_what_was_there(store: ImageStore, definition: Path, scripts: ScriptedScripts, fails_at: int) -> None:
+    """All levels were removed first, so that a refresh without a network left the tasks that name the image without one."""
+    record = built(store, definition, scripts).record
+    scripts.fails_at = fails_at
+
+    with pytest.raises(ImageError, match="on purpose"):
+        built(store, definition, scripts, refresh=True)
+
+    assert store.node.damage(record.digest) == []
+    with store.lease("task") as lease:
+        assert (lease.root / "source-script").read_text() == "1"
+    assert leftovers(store) == []
+
+
+def test_a_refresh_waits_for_nobody_who_uses_a_level_and_removes_nothing_of_it(
+    store: ImageStore, definition: Path, scripts: ScriptedScripts
+) -> None:
+    record = built(store, definition, scripts).record
+
+    with store.lease("task"), pytest.raises(ImageError, match="in use"):
+        built(store, definition, scripts, refresh=True)
+
+    assert store.node.damage(record.digest) == []
 
 
 def test_levels_share_files_and_removing_one_hurts_no_other(store: ImageStore, definition: Path, scripts: ScriptedScripts) -> None:

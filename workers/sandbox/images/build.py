@@ -71,7 +71,7 @@ def build(
 
     Args:
         name: instead of the definition's.
-        refresh: make all levels again.
+        refresh: make all levels again; what is there is replaced level by level, each when its new one is complete.
         share: also pack it into a SIF, for other nodes.
 
     Raises:
@@ -85,17 +85,20 @@ def build(
     keys = definition.keys(base.digest)
     digest = keys["source"]
     if refresh:
+        used = {image.record.digest for image in store.node.images() if image.is_leased}
         for level in definition.levels:
-            if store.node.find(keys[level.name]) is not None and not store.node.remove(keys[level.name]):
+            if keys[level.name] in used:
                 raise ImageError(name, f"its level {level.name} is in use and cannot be made again now")
-    lease, began_from, levels = _begin(store, definition, name, keys)
+        lease, began_from, levels = store.lease(definition.base), "base", definition.levels
+    else:
+        lease, began_from, levels = _begin(store, definition, name, keys)
     try:
         for level in levels:
             if level.name != "source" and not level.run and not level.copy:
                 continue
             say(f"makes level {level.name}")
             fill = _fill_of(store, definition, level, lease, scripts, name, say)
-            store.make(name, keys[level.name], "build", str(definition.path), fill, say)
+            store.make(name, keys[level.name], "build", str(definition.path), fill, say, again=refresh)
             lease.close()
             lease = _lease_of(store, name, keys[level.name])
         contents = Contents(env=lease.env, workdir=lease.workdir)

@@ -138,8 +138,13 @@ class NodeStore:
 
     # -- making -----------------------------------------------------------------------------------------------------------------------
 
-    def make(self, name: str, digest: str, kind: ImageKind, source: str, fill: Fill, say: Say = say_nothing) -> TreeRecord:
+    def make(
+        self, name: str, digest: str, kind: ImageKind, source: str, fill: Fill, say: Say = say_nothing, *, again: bool = False
+    ) -> TreeRecord:
         """The image of that digest, made by `fill` unless it is here.
+
+        Args:
+            again: also when it is here: it gives way when the new one is complete, not before.
 
         Raises:
             BadImage: what it is made of is damaged, or no image may have it.
@@ -148,22 +153,28 @@ class NodeStore:
         with exclusive(self._lock(digest), say):
             failpoint("image_locked")
             there = self.find(digest)
-            if there is not None:
+            if there is not None and not again:
                 return there
             new = self.folder / f"{_NEW}{digest}"
             remove_tree(new)
-            if (self.folder / digest).exists():  # a name without a meta.json: nothing that this store made complete
+            if there is None and (self.folder / digest).exists():  # a name without a meta.json: nothing that this store made complete
                 trash = self._condemn(digest)
                 if trash is not None:
                     remove_tree(trash)
             try:
                 with self._troubles(name):
                     record = self._fill(new, TreeRecord(digest=digest, kind=kind, source=source, tree="", size_bytes=0, entries=0), fill)
+                    old = self._condemn(digest) if there is not None else None
+                    if there is not None and old is None:
+                        raise ImageError(name, "it is in use and cannot be replaced now")
                     new.rename(self.folder / digest)
             except BaseException:
                 remove_tree(new)
-                self._lock(digest).unlink(missing_ok=True)  # who waits for it looks whether it is still there
+                if self.find(digest) is None:
+                    self._lock(digest).unlink(missing_ok=True)  # who waits for it looks whether it is still there
                 raise
+            if old is not None:
+                remove_tree(old)
             failpoint("image_made")
             return record
 

@@ -263,15 +263,19 @@ class ImageStore:
 
         return self._make(record.name, record.digest, record.kind, record.source, fill, say, coming_bytes=2 * path.stat().st_size)
 
-    def _make(self, name: str, digest: str, kind: ImageKind, source: str, fill: Fill, say: Say, *, coming_bytes: int = 0) -> TreeRecord:
+    def _make(
+        self, name: str, digest: str, kind: ImageKind, source: str, fill: Fill, say: Say, *, coming_bytes: int = 0, again: bool = False
+    ) -> TreeRecord:
         keep_within(self.node, self.budget, coming_bytes=coming_bytes, keep=frozenset({digest}))
-        record = self.node.make(name, digest, kind, source, fill, say)
+        record = self.node.make(name, digest, kind, source, fill, say, again=again)
         keep_within(self.node, self.budget, keep=frozenset({digest}))
         return record
 
-    def make(self, name: str, digest: str, kind: ImageKind, source: str, fill: Fill, say: Say = say_nothing) -> TreeRecord:
-        """An image made by the caller, within the budget."""
-        return self._make(name, digest, kind, source, fill, say)
+    def make(
+        self, name: str, digest: str, kind: ImageKind, source: str, fill: Fill, say: Say = say_nothing, *, again: bool = False
+    ) -> TreeRecord:
+        """An image made by the caller, within the budget; `again` as `NodeStore.make` takes it."""
+        return self._make(name, digest, kind, source, fill, say, again=again)
 
     def _until_stopped(self, name: str, entries: Entries) -> Entries:
         for entry in entries:

@@ -24,7 +24,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="For a program.")]
 
 @app.command("serve")
 def serve(
-    backend: Annotated[str | None, typer.Option(help="auto, or the name of one.")] = None,
+    backend: Annotated[str | None, typer.Option(help="auto, bubblewrap, apptainer or process.")] = None,
     node: Annotated[str | None, typer.Option(help="Name of this node; default: the host and the Slurm job.")] = None,
     run_dir: RunDir = None,
     scratch_dir: Annotated[Path | None, typer.Option(help="Where sandboxes live; node-local.")] = None,
@@ -135,5 +135,8 @@ def _ask(config: Path | None, run_dir: Path | None, question: Callable[[RemoteSa
     try:
         return asyncio.run(act())
     except ServiceNotThere as error:
-        typer.echo(f"no sandbox service answers: {error}", err=True)
+        typer.echo(
+            f"no sandbox service answers: {error}\n`rollstream sandbox serve` starts one; workers start their own where none answers",
+            err=True,
+        )
         raise typer.Exit(3) from error

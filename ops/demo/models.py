@@ -100,7 +100,7 @@ _SCRIPTED = DemoModel(
     asks="{groups} informative groups of {n} rollouts on math problems with a Python tool",
     said="Nothing is downloaded now; no GPU and no sudo is used; everything listens on Unix sockets of yours. "
     "[bold]The model is a scripted stand-in: its rewards say nothing of a model.[/bold] "
-    "The pipeline, sandboxes, grader and tokens are real.",
+    "The pipeline, sandboxes (here without walls), grader and tokens are real.",
     takes="about half a minute on two free cores",
     groups=8,
     n=8,

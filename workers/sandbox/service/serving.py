@@ -116,6 +116,8 @@ async def serve_sandboxes(
             socket=str(server.socket),
             scratch=str(local.scratch_dir),
             cgroups=dict(local.cgroups),
+            entry=settings.entry,
+            network_allow=list(settings.network_allow),
             pid=os.getpid(),
         )
         await _until_over(server, stop, while_used_s, abandoned or asyncio.Event())

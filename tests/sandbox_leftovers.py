@@ -136,9 +136,8 @@ class Leftovers:
                     continue
                 if process.pid not in self._living():
                     found.append(f"cgroup {folder}/{name}")
-                for inner in os.scandir(f"{folder}/{name}"):
-                    if inner.is_dir():
-                        found.append(f"cgroup {inner.path}")
+                with contextlib.suppress(FileNotFoundError), os.scandir(f"{folder}/{name}") as inners:
+                    found += [f"cgroup {inner.path}" for inner in inners if inner.is_dir()]
         return found
 
     def _spares(self) -> set[int]:

@@ -21,10 +21,10 @@ from workers.sandbox.inside.guest import frames
 from workers.sandbox.inside.guest.file_operations import DATA, DETAIL_CHARACTERS, DONE, ENTRIES
 from workers.sandbox.inside.launcher import InsideLauncher
 from workers.sandbox.local.files import check_path, entries
+from workers.sandbox.pieces import PIECE_BYTES, pieces_of
 from workers.sandbox.results import EntryKind, FileEntry
 
 STILL_S = 60.0
-PIECE_BYTES = 256 * 1024
 PATH_BYTES = 16 * 1024
 """Four times what Linux takes: the answer comes from there, the frame must fit."""
 LIST_BYTES = 64 * 1024 * 1024
@@ -53,7 +53,7 @@ class InsideFiles:
         return bytes(content)
 
     def write(self, path: str, content: bytes, *, executable: bool) -> None:
-        self._operate("write", path, executable=executable, give=_pieces_of(content))
+        self._operate("write", path, executable=executable, give=pieces_of(content))
 
     def list(self, path: str) -> tuple[FileEntry, ...]:
         return entries(self._operate("list", path, bound=self._list_bytes))
@@ -125,17 +125,6 @@ class InsideFiles:
 
 class _TooMuchError(Exception):
     """An honest answer that is too long."""
-
-
-def _pieces_of(content: bytes) -> Callable[[], bytes]:
-    left = memoryview(content)
-
-    def next_piece() -> bytes:
-        nonlocal left
-        piece, left = left[:PIECE_BYTES], left[PIECE_BYTES:]
-        return bytes(piece)
-
-    return next_piece
 
 
 def _take(

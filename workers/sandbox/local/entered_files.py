@@ -22,11 +22,11 @@ from workers.sandbox.errors import FileTrouble, SandboxError, SandboxFileError
 from workers.sandbox.local.environment import library_paths
 from workers.sandbox.local.files import check_path, entries
 from workers.sandbox.local.holder_client import Holder
+from workers.sandbox.pieces import PIECE_BYTES, pieces_of
 from workers.sandbox.results import FileEntry
 
 HELPER_SCRIPT = Path(__file__).with_name("file_helper.py")
 START_TIMEOUT_S = 20.0
-PIECE_BYTES = 256 * 1024
 STILL_S = 60.0
 """On which nothing moves for so long, an operation is given up: its process hangs in the kernel, or something stopped it."""
 PATH_BYTES = 16 * 1024
@@ -54,7 +54,7 @@ class EnteredFiles:
         return bytes(content)
 
     def write(self, path: str, content: bytes, *, executable: bool) -> None:
-        self._operate("write", path, executable=executable, give=_pieces_of(content))
+        self._operate("write", path, executable=executable, give=pieces_of(content))
 
     def list(self, path: str) -> tuple[FileEntry, ...]:
         answer = self._operate("list", path)
@@ -184,17 +184,6 @@ class EnteredFiles:
                 os.close(said_theirs)
         ours.setblocking(True)
         return ours
-
-
-def _pieces_of(content: bytes) -> Callable[[], bytes]:
-    left = memoryview(content)
-
-    def next_piece() -> bytes:
-        nonlocal left
-        piece, left = left[:PIECE_BYTES], left[PIECE_BYTES:]
-        return bytes(piece)
-
-    return next_piece
 
 
 def _give(connection: socket.socket, give: Callable[[], bytes]) -> None:

@@ -14,7 +14,6 @@ from ops.sandbox_service import ServiceFinder
 from pipeline.embedded import open_redis
 from pipeline.folders import Folders, make_private_folder
 from pipeline.layout import check_layout
-from pipeline.messages import Stage
 from pipeline.process import Shutdown, StoppedWhileWaiting, until_reached
 from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
@@ -54,7 +53,7 @@ async def run_worker(worker: WorkerSettings, config: Path | None) -> int:
         make_private_folder(scratch, "ROLLSTREAM_SCRATCH_DIR")
         settings = SandboxSettings.load(config, scratch_dir=worker.scratch_dir)
         worker = worker.model_copy(update={"scratch_dir": scratch / fleet})
-        if not worker.sandboxes or worker.stage is Stage.EVAL:
+        if not worker.sandboxes:
             return await serve(queue, worker, shutdown)
         find = ServiceFinder(settings, config, worker.node)
         while True:

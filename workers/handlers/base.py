@@ -15,14 +15,18 @@ One handler object serves many jobs at once: it keeps nothing of a job in itself
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources.abc import Traversable
+from typing import Any
 
 from pipeline.failpoints import failpoint
 from pipeline.messages import Failure, Grade, JobSpec, Json, Outcome, Stage, StopReason, Trajectory
 from workers.agent.limits import ActiveTime
 from workers.agent.template_check import TemplateChecks
 from workers.agent.trajectory import TurnDelta
+from workers.handlers.submission import submitted
+from workers.handlers.task_data import Layout
 from workers.llm.backend import Model
 from workers.sandbox.base import Sandbox, SandboxProvider
 from workers.sandbox.errors import SandboxError, SandboxGone
@@ -130,6 +134,8 @@ class EvalContext(StageContext):
 
     environment: Environment
     trajectory: Trajectory
+    attach: Callable[[str, bytes], Awaitable[None]]
+    """Keeps a large by-product (`log`) beside the grade, under a name of lower-case letters; a second one of that name is not taken."""
 
 
 class TaskHandler(ABC):
@@ -137,6 +143,12 @@ class TaskHandler(ABC):
 
     name: str
     """What jobs say in `task`."""
+    about: str = ""
+    """One line for people: what is asked and how it is judged."""
+    layouts: Sequence[Layout[Any]] = ()
+    """How rows may be written, our own layout first; empty = the handler reads `prompt.data` itself."""
+    samples: Sequence[Traversable] = ()
+    """Files of problems in this package, in one of the layouts."""
 
     async def open(self) -> None:  # noqa: B027  # most handlers have nothing to prepare
         """Prepares what all jobs of this process share (a grader's processes)."""
@@ -173,7 +185,19 @@ class TaskHandler(ABC):
 
     @abstractmethod
     async def evaluate(self, context: EvalContext) -> Grade:
-        """Judges what came out."""
+        """Judges what came out: `trajectory.answer` and `trajectory.extra`, so that it can be done again without RUN.
+
+        Raises:
+            GraderError: the grader broke. If it grades `gold`, the answer broke it: a 0 with its reason; else it is infrastructure's.
+        """
+
+    def gold(self, spec: JobSpec) -> Trajectory | None:
+        """What must score 1: the reference solution as `submission.submitted` makes it; None = the row holds none."""
+        return None
+
+    def empty(self, spec: JobSpec) -> Trajectory:
+        """What must score 0. Default: no answer at all."""
+        return submitted("")
 
     def init_failed(self, context: StageContext, failure: Failure) -> Failure | Ended:
         """Shapes a failure of INIT; the default takes it as it is."""

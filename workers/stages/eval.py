@@ -51,7 +51,12 @@ class EvalWork(StageWork):
             return Settled(judged_outside(trajectory))
         raw_environment = await self.bodies.get(keys.body(begun.claim.job, begun.init_attempt, Stage.INIT.value))
         shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
-        eval_context = EvalContext(**shared, environment=codec.decode(Environment, raw_environment), trajectory=trajectory)
+
+        async def attach(name: str, content: bytes) -> None:
+            await self.bodies.keep(context.spec.job, context.spec.attempt, name, content, ttl_ms=SALVAGED_TTL_MS)
+
+        environment = codec.decode(Environment, raw_environment)
+        eval_context = EvalContext(**shared, environment=environment, trajectory=trajectory, attach=attach)
         control.gate()
         async with asyncio.timeout(limit_s):
             grade = await handler.evaluate(eval_context)

@@ -1,0 +1,226 @@
+"""Files of tasks: JSON lines or Parquet, in a task's own layout or in one that a public data set of its field has.
+
+    {"header": {"name": ..., "licence": ..., "defaults": {...}}}      first line of our own files; `defaults` fill what a row leaves out
+    {"id": ..., ...}
+
+A row is what a trainer feeds as it stands: handlers read the same layouts from `prompt.data` (`problem_in`) as from a file (`load_rows`).
+
+Invariants
+    - A layout is told by its columns, the first of a task's list that fits; a file whose rows fit two is refused, as half of them would
+      be read wrongly.
+    - Each row has a stable id: its own, else one made of its content. Two rows of one file never share one.
+    - Every fault names the file, the line (Parquet: the row) and the field; a file with one is not used in part.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pipeline.errors import InvalidRequest
+from pipeline.prompts import plain_map
+
+Row = Mapping[str, object]
+P = TypeVar("P")
+
+_BATCH_ROWS = 256
+_ID_CHARS = 200
+
+
+class BadTaskData(InvalidRequest):
+    """A file or a row that cannot be used; the message names the place and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout(Generic[P]):
+    """How a data set writes its rows."""
+
+    name: str
+    """As people call the data set."""
+    columns: frozenset[str]
+    """What a row must have, and not as null, for this layout to be meant."""
+    read: Callable[[Row, str], P]
+    """The problem of a row; the text is its place, for errors. Raises `BadTaskData`."""
+    id_column: str = "id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRows:
+    """What a file holds."""
+
+    name: str
+    layout: str
+    header: Mapping[str, Any]  # what the file says about itself, as JSON
+    """Empty when it says nothing."""
+    rows: tuple[Row, ...]
+    """Plain maps as a trainer feeds them, each with its `id`; every one was read once by the layout."""
+
+
+def load_rows(path: Path | Traversable, layouts: Sequence[Layout[Any]]) -> TaskRows:
+    """The rows of a file.
+
+    Raises:
+        BadTaskData: it cannot be read, is empty, mixes layouts, or has a row that is no problem.
+    """
+    header: Mapping[str, Any] = {}
+    rows: list[Row] = []
+    places: dict[str, str] = {}
+    layout: Layout[Any] | None = None
+    for place, found in rows_of(path):
+        if not rows and not header and set(found) == {"header"} and isinstance(found["header"], dict):
+            header = found["header"]
+            continue
+        row = {**header.get("defaults", {}), **found}
+        its = layout_of(row, layouts, place)
+        if layout is None:
+            layout = its
+        elif its is not layout:
+            raise BadTaskData(f"{place}: in the layout of {its.name}, the rows before it in that of {layout.name}", field="rows")
+        its.read(row, place)
+        name = _id(row, its.id_column, places)
+        if name in places:
+            raise BadTaskData(f"{place}: the id {name!r} is already at {places[name]}", field=its.id_column)
+        places[name] = place
+        rows.append({**row, "id": name})
+    if layout is None:
+        raise BadTaskData(f"{path}: no row in it", field="rows")
+    name = str(header.get("name", Path(path.name).stem))
+    return TaskRows(name=name, layout=layout.name, header=header, rows=tuple(rows))
+
+
+def problem_in(row: Row, layouts: Sequence[Layout[P]], place: str = "prompt") -> P:
+    """What a row asks, in whichever layout it is.
+
+    Raises:
+        BadTaskData: it fits none, or is no problem.
+    """
+    return layout_of(row, layouts, place).read(row, place)
+
+
+def layout_of(row: Row, layouts: Sequence[Layout[P]], place: str) -> Layout[P]:
+    """The layout that a row's columns tell.
+
+    Raises:
+        BadTaskData: none; lists what there is.
+    """
+    there = {name for name, value in row.items() if value is not None}
+    for layout in layouts:
+        if layout.columns <= there:
+            return layout
+    known = "; ".join(f"{layout.name}: {', '.join(sorted(layout.columns))}" for layout in layouts)
+    raise BadTaskData(f"{place}: columns {', '.join(sorted(there)) or 'none'} fit no layout; known are {known}", field="rows")
+
+
+def rows_of(path: Path | Traversable, columns: Collection[str] = ()) -> Iterator[tuple[str, dict[str, object]]]:
+    """Each row with its place, in order; of Parquet those columns only, when any are named and there.
+
+    Raises:
+        BadTaskData: it cannot be read, or has a line that is no object.
+    """
+    try:
+        yield from _parquet_rows(path, columns) if isinstance(path, Path) and path.suffix == ".parquet" else _json_rows(path)
+    except (OSError, UnicodeDecodeError) as broken:
+        raise BadTaskData(f"{path}: {getattr(broken, 'strerror', None) or broken}", field="rows") from broken
+
+
+def text_of(row: Row, name: str, place: str, *, longest: int = 20_000) -> str:
+    """A text that is there and not empty.
+
+    Raises:
+        BadTaskData
+    """
+    value = row.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise BadTaskData(f"{place}: expected a text that is not empty, found {value!r:.80}", field=name)
+    if len(value) > longest:
+        raise BadTaskData(f"{place}: {len(value)} characters, at most {longest} are taken", field=name)
+    return value
+
+
+def json_of(row: Row, name: str, place: str) -> object:
+    """A value that public data sets write as a text of JSON, or as what it says.
+
+    Raises:
+        BadTaskData: a text that is no JSON.
+    """
+    value = row.get(name)
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as broken:
+        raise BadTaskData(f"{place}: expected JSON, found {value!r:.80}: {broken}", field=name) from broken
+
+
+def only_known(row: Row, known: Collection[str], place: str) -> None:
+    """Refuses fields that nobody reads: in our own layout they are slips of the pen.
+
+    Raises:
+        BadTaskData
+    """
+    unknown = sorted(set(row) - set(known))
+    if unknown:
+        raise BadTaskData(f"{place}: unknown fields {', '.join(unknown)}; known are {', '.join(sorted(known))}", field="rows")
+
+
+def _json_rows(path: Path | Traversable) -> Iterator[tuple[str, dict[str, object]]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            place = f"{path}:{number}"
+            try:
+                found = json.loads(line)
+            except json.JSONDecodeError as broken:
+                raise BadTaskData(f"{place}: no JSON: {broken.msg} at column {broken.colno}", field="rows") from broken
+            except (ValueError, RecursionError) as broken:
+                raise BadTaskData(f"{place}: no JSON: {broken}", field="rows") from broken
+            if not isinstance(found, dict):
+                raise BadTaskData(f"{place}: expected an object, found {type(found).__name__}", field="rows")
+            yield place, found
+
+
+def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[tuple[str, dict[str, object]]]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as missing:
+        raise BadTaskData(f"{path}: Parquet is read by pyarrow: pip install 'rollstream[parquet]'", field="rows") from missing
+    number = 0
+    try:
+        with ParquetFile(path) as file:
+            wanted = [name for name in file.schema_arrow.names if not columns or name in columns]
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
+                for row in batch.to_pylist():
+                    number += 1
+                    place = f"{path}, row {number}"
+                    try:
+                        yield place, plain_map({name: _plain(value) for name, value in row.items()})
+                    except ValueError as broken:
+                        raise BadTaskData(f"{place}: {broken}", field="rows") from broken
+    except ArrowException as broken:
+        raise BadTaskData(f"{path} cannot be read as Parquet: {broken}", field="rows") from broken
+
+
+def _plain(value: object) -> object:
+    """Dates as text: they are in rows to be read by people."""
+    return value.isoformat() if isinstance(value, datetime.date | datetime.datetime | datetime.time) else value
+
+
+def _id(row: Row, column: str, taken: Collection[str]) -> str:
+    for name in (column, "id"):
+        value = row.get(name)
+        if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
+            return str(value)[:_ID_CHARS]
+    made = "row-" + blake2b(json.dumps(row, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+    found, copies = made, 1
+    while found in taken:  # public data sets hold a few rows twice
+        copies += 1
+        found = f"{made}-{copies}"
+    return found

@@ -11,7 +11,7 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 
@@ -39,6 +39,8 @@ LEAVES_S = 14.0
 folder to the next one then."""
 GONE_S = 3.0
 """The design says one second after a cancel was published; the rest is for a machine that does other things too."""
+TOLD_LINES = 25
+"""Of each log."""
 ANY_S = 0.5
 """The kill comes up to so long after jobs were seen to come through: in that time there are some at every moment of each stage."""
 
@@ -68,6 +70,17 @@ async def results(fleet: MathFleet) -> int:
     return int(await ask(fleet.client, "XLEN", fleet.keys.results(RUN)))
 
 
+async def told(fleet: MathFleet, units: list[Unit], waiting: Awaitable[None]) -> None:
+    """Waits, and says of what did not come what the jobs and the processes say."""
+    try:
+        await waiting
+    except WaitedTooLong as error:
+        jobs = [f"{unit.id}: {await ask(fleet.client, 'HGETALL', fleet.keys.job(unit.id))}" for unit in units[-2 * JOBS :]]
+        logs = sorted((fleet.folder / "logs").glob("*.log"), key=lambda log: log.stat().st_mtime)[-6:]
+        said = [f"{log.name}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-TOLD_LINES:]) for log in logs]
+        raise AssertionError("\n".join((str(error), *jobs, *said))) from None
+
+
 async def until_busy(fleet: MathFleet, units: list[Unit]) -> None:
     """Adds jobs, and returns at any moment while they run."""
     ended = await results(fleet)
@@ -77,7 +90,7 @@ async def until_busy(fleet: MathFleet, units: list[Unit]) -> None:
         fleet.children.check()  # a worker that ended by itself says why in its log
         return await results(fleet) > ended
 
-    await wait_until(come_through, "jobs come through", timeout_s=90)
+    await told(fleet, units, wait_until(come_through, "jobs come through", timeout_s=90))
     await asyncio.sleep(random.uniform(0.0, ANY_S))  # what is tried is any moment, so this one is drawn
 
 
@@ -88,7 +101,7 @@ async def all_ended(fleet: MathFleet, units: list[Unit]) -> None:
         fleet.children.check()
         return await results(fleet) >= len(units)
 
-    await wait_until(have_ended, f"{len(units)} jobs ended", timeout_s=120)
+    await told(fleet, units, wait_until(have_ended, f"{len(units)} jobs ended", timeout_s=120))
     audit = QueueAudit(fleet.client, fleet.keys)
     assert await audit.all_ended(RUN, units) == []
     assert {record["out"] for record in await audit.results(RUN)} <= {"ok", "model_failure"}

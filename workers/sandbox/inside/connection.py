@@ -205,21 +205,29 @@ class ServerConnection:
         self._loop.remove_writer(self._control.fileno())
 
     def _read(self) -> None:
+        """All that is there, to its end: a server that ends over an unread frame of ours leaves an error on the socket, and where an answer
+        lies before that, uvloop calls once for both and then never again. What can be there is bounded: an answer too many is a lie."""
+        while not self.closed and self._take_in():
+            pass
+
+    def _take_in(self) -> bool:
+        """What comes at once; whether something did."""
         try:
             data = self._control.recv(READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         if not data:
             self._has_ended()
-            return
+            return False
         try:
             for kind, number, content in self._decoder.feed(data):
                 if not self.closed:
                     self._hear(kind, number, *frames.read_reply(kind, content))
         except frames.FrameError as error:
             self.break_off(str(error))
+        return True
 
     def _has_ended(self) -> None:
         """Its process has ended, or soon will: whoever is above says why, and hears of it a moment later than this socket does."""

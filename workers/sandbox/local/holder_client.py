@@ -315,11 +315,18 @@ class Holder:
         self._loop.remove_writer(self._control.fileno())
 
     def _read(self) -> None:
+        """All that is there, to its end: a holder that ends over an unread frame of ours leaves an error on the socket, and where its last
+        words lie before that, uvloop calls once for both and then never again."""
+        while not self.gone.done() and self._take_in():
+            pass
+
+    def _take_in(self) -> bool:
+        """What comes at once; whether something did."""
         flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         try:
             data, ancillary, _, _ = self._control.recvmsg(65536, socket.CMSG_SPACE(MAX_FDS_A_FRAME * 4), flags)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data, ancillary = b"", []
         for level, kind, payload in ancillary:
@@ -331,15 +338,16 @@ class Holder:
                     self._descriptors.append(number)
         if not data:
             self._lost("PID 1 of it was killed" if self._walls_ended else "the process that held it ended")
-            return
+            return False
         self._received += data
         while len(self._received) >= 4:
             (length,) = struct.unpack_from(">I", self._received)
             if len(self._received) < 4 + length:
-                return
+                break
             frame = json.loads(self._received[4 : 4 + length])
             del self._received[: 4 + length]
             self._hear(frame)
+        return True
 
     def _hear(self, frame: dict[str, Any]) -> None:
         event = frame.get("event")

@@ -4,7 +4,8 @@ For commands that try a task, check its data, or grade again what was graded bef
 hand-off, settling) is not here. What a handler meets is the same: its limits of time, sandboxes of the node, its hooks' own errors.
 
 Invariants
-    - What a call started and left is ended when the call returns, raises or is cancelled; only what `init` parked lives on, until the sandboxes are closed.
+    - What a call started and left is ended when the call returns, raises or is cancelled; only what `init` parked lives on, until the
+      sandboxes are closed.
     - Errors fly as the handler raised them. Nothing becomes a grade that the handler did not give.
 """
 

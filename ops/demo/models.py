@@ -6,9 +6,8 @@ tool, and every group counts: it solves next to none of them, and a step that wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from importlib import resources
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -17,7 +16,9 @@ import orjson
 from ops.child_processes import ChildProcesses
 from ops.demo.places import Places
 from trainer_client import ChatRequest, LimitsRequest, SamplingRequest, StepRequest
-from workers.handlers.math.data import SHIPPED, load_shipped
+from workers.handlers.math.handler import SAMPLES
+from workers.handlers.math.layouts import LAYOUTS
+from workers.handlers.task_data import load_rows
 
 ModelName = Literal["scripted", "smollm2"]
 MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
@@ -72,8 +73,7 @@ def smollm2_folder(places: Places) -> Path:
 
 
 def _start_scripted(children: ChildProcesses, places: Places) -> None:
-    folder = Path(str(resources.files("workers.handlers.math.problems")))
-    files = [str(folder / f"{name}.jsonl") for name in SHIPPED]
+    files = [str(sample) for sample in SAMPLES]
     children.start("model", "workers.llm.scripted", "--socket", str(places.model_socket), *SCRIPTED_PACE, "--problems", *files)
 
 
@@ -177,5 +177,5 @@ _SMOLLM2 = DemoModel(
 
 
 def _problems(*, longest: int | None) -> list[Mapping[str, object]]:
-    found: Sequence[Mapping[str, object]] = [asdict(problem) for name in SHIPPED for problem in load_shipped(name).problems]
+    found = [row for sample in SAMPLES for row in load_rows(sample, LAYOUTS).rows]
     return [row for row in found if longest is None or len(str(row["question"])) <= longest]

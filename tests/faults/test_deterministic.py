@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,7 +19,9 @@ from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from pipeline.testing import wait_until
 from trainer_client import LimitsRequest, SamplingRequest, Step, StepRequest, connect
-from workers.handlers.math.data import load_shipped
+from workers.handlers.math.handler import SAMPLES
+from workers.handlers.math.layouts import LAYOUTS
+from workers.handlers.task_data import load_rows
 
 STEPS = 5
 PROCESSES = 2
@@ -48,7 +48,7 @@ class Fleet:
         self.client = client
         self.keys = Keys.of_shard(settings.namespace, 0)
         self.sockets = [folder / f"llm{number}" for number in range(PROCESSES)]
-        problems = str(resources.files("workers.handlers.math.problems") / "arithmetic.jsonl")
+        problems = str(SAMPLES[0])
         latency = ("--first-token-ms", "5", "--per-token-ms", "0.4", "--latency-sigma", "1.2", "--mean-steps", "2")
         kinds = ("--tool-rate", "0.04", "--all-right", "0.1", "--all-wrong", "0.1")
         for socket in self.sockets:
@@ -131,7 +131,7 @@ async def bytes_of(step: Step) -> list[object]:
 async def train(fleet: Fleet, run_id: str, *, kill_in_step: int = 0) -> list[list[object]]:
     """Takes the steps; returns their bytes."""
     trained: list[list[object]] = []
-    rows = [asdict(problem) for problem in load_shipped("arithmetic").problems]
+    rows = load_rows(SAMPLES[0], LAYOUTS).rows
     async with connect(fleet.settings, run=run_id) as run:
         assert run.incarnation == 1
         await fleet.update(run_id, "1.0")

@@ -48,6 +48,8 @@ class Layout(Generic[P]):
     read: Callable[[Row, str], P]
     """The problem of a row; the text is its place, for errors. Raises `BadTaskData`."""
     id_column: str = "id"
+    is_meant: Callable[[Row], bool] | None = None
+    """What tells it from another data set with the same columns; None = the columns are enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ def layout_of(row: Row, layouts: Sequence[Layout[P]], place: str) -> Layout[P]:
     """
     there = {name for name, value in row.items() if value is not None}
     for layout in layouts:
-        if layout.columns <= there:
+        if layout.columns <= there and (layout.is_meant is None or layout.is_meant(row)):
             return layout
     known = "; ".join(f"{layout.name}: {', '.join(sorted(layout.columns))}" for layout in layouts)
     raise BadTaskData(f"{place}: columns {', '.join(sorted(there)) or 'none'} fit no layout; known are {known}", field="rows")

@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from pipeline.testing.wait import wait_until
-from workers.graders import GraderError, MathGrader, Tolerance, VerdictKind
-from workers.handlers.math.data import SHIPPED, load_shipped
+from workers.graders import GraderError, MathGrader, VerdictKind
 
 
 @pytest.fixture
@@ -149,15 +148,3 @@ async def test_a_cancelled_grade_and_a_left_grader_leave_no_process() -> None:
             await grading
 
     assert not any(psutil.pid_exists(pid) for pid in pids)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SHIPPED)
-async def test_every_shipped_problem_scores_with_its_answer_only(grader: MathGrader, name: str) -> None:
-    for problem in load_shipped(name).problems:
-        tolerance = Tolerance(worked_out=problem.worked_out)
-
-        assert (await grader.grade(boxed(problem.answer), problem.answer, tolerance=tolerance)).correct, problem
-        assert not (await grader.grade("", problem.answer, tolerance=tolerance)).correct, problem
-        assert not (await grader.grade(boxed(""), problem.answer, tolerance=tolerance)).correct, problem
-        assert not (await grader.grade(boxed(problem.question), problem.answer, tolerance=tolerance)).correct, problem

@@ -11,24 +11,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
 
 from pipeline.errors import InvalidRequest
-from pipeline.messages import ChatMessage, Grade, JobSpec, StopReason
-from workers.graders import MathGrader, Tolerance, VerdictKind
+from pipeline.messages import ChatMessage, Grade, JobSpec, RewardSource, StopReason, Trajectory
+from workers.graders import GraderError, MathGrader, MathVerdict, Tolerance, VerdictKind
 from workers.handlers.agent_handler import AgentHandler
-from workers.handlers.base import EvalContext
+from workers.handlers.base import Environment, EvalContext, StageContext
+from workers.handlers.math.layouts import LAYOUTS, QUESTIONS, Problem
+from workers.handlers.submission import submitted
+from workers.handlers.task_data import problem_in
 from workers.sandbox.base import Sandbox
 from workers.sandbox.spec import Isolation, SandboxSpec
 from workers.tools import Tool, tools_called
 
 SYSTEM = "You solve mathematical problems. Think step by step. {tools}End with the answer alone in \\boxed{{}}; only the last box counts."
 WITH_PYTHON = "You may compute with the tool `python`; its variables stay between calls. "
+SAMPLES = tuple(files("workers.handlers.math.problems") / f"{name}.jsonl" for name in ("arithmetic", "competition"))
+"""Word problems and arithmetic made with reasoning-gym, and competition-style problems of our own."""
 
 
 class MathHandler(AgentHandler):
-    """Mathematical problems: `prompt.data` has `question` and `answer`."""
+    """Mathematical problems; `layouts.py` has how rows are written."""
 
     name = "math"
+    about = r"A mathematical problem with one answer, which comes in \boxed{} and is compared with the reference by its value."
+    layouts = LAYOUTS
+    samples = SAMPLES
 
     def __init__(self) -> None:
         self._grader = MathGrader()
@@ -44,15 +53,23 @@ class MathHandler(AgentHandler):
             return None
         return SandboxSpec(isolation=Isolation(spec.template.capability))
 
+    async def init(self, context: StageContext) -> Environment:
+        if context.spec.template.reward is not RewardSource.OUTSIDE:
+            _problem(context.spec)  # a row that cannot be judged costs no sandbox
+        return await super().init(context)
+
     def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:
         system = SYSTEM.format(tools=WITH_PYTHON if _has_tools(spec) else "")
-        return (ChatMessage(role="system", content=system), ChatMessage(role="user", content=_text(spec, "question")))
+        return (
+            ChatMessage(role="system", content=system),
+            ChatMessage(role="user", content=problem_in(spec.prompt.data, QUESTIONS).question),
+        )
 
     def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
         return () if sandbox is None else tools_called(("python",), sandbox)
 
     async def evaluate(self, context: EvalContext) -> Grade:
-        verdict = await self._grader.grade(context.trajectory.answer, _text(context.spec, "answer"), tolerance=_tolerance(context.spec))
+        verdict = await self._verdict(context.trajectory.answer, _problem(context.spec), context.spec)
         details: dict[str, object] = {"verdict": verdict.kind.value, "extracted": verdict.extracted, "reason": verdict.reason}
         if verdict.reason == "answer_killed_grader":
             details["stop"] = StopReason.GRADER_BROKEN.value
@@ -64,26 +81,46 @@ class MathHandler(AgentHandler):
             seconds=verdict.seconds,
         )
 
+    def gold(self, spec: JobSpec) -> Trajectory:
+        return submitted(rf"\boxed{{{_problem(spec).answers[0]}}}")
+
+    async def _verdict(self, response: str, problem: Problem, spec: JobSpec) -> MathVerdict:
+        """The verdict against the first reference that the answer is, else against the first of all.
+
+        Raises:
+            GraderError: the answer is none of those that could be compared, and one could not.
+        """
+        tolerance = _tolerance(spec, problem)
+        first: MathVerdict | None = None
+        broken: GraderError | None = None
+        for reference in problem.answers:
+            try:
+                verdict = await self._grader.grade(response, reference, tolerance=tolerance)
+            except GraderError as error:
+                broken = broken or error
+                continue
+            if verdict.correct:
+                return verdict
+            first = first or verdict
+        if broken is not None or first is None:
+            raise broken or AssertionError("a problem without an answer was read")
+        return first
+
+
+def _problem(spec: JobSpec) -> Problem:
+    return problem_in(spec.prompt.data, LAYOUTS)
+
 
 def _has_tools(spec: JobSpec) -> bool:
     return spec.template.options.get("tools", True) is not False
 
 
-def _text(spec: JobSpec, field: str) -> str:
-    value = spec.prompt.data.get(field)
-    if not isinstance(value, str) or not value.strip():
-        raise InvalidRequest(f"expected a text, got {value!r}", field=f"prompt.{field}")
-    return value
-
-
-def _tolerance(spec: JobSpec) -> Tolerance:
+def _tolerance(spec: JobSpec, problem: Problem) -> Tolerance:
     found = {name: spec.template.options.get(name, 0.0) for name in ("abs_tol", "rel_tol")}
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
             raise InvalidRequest(f"expected a number from 0 to below 1, got {value!r}", field=f"options.{name}")
-    return Tolerance(
-        absolute=float(str(found["abs_tol"])), relative=float(str(found["rel_tol"])), worked_out=spec.prompt.data.get("worked_out") is True
-    )
+    return Tolerance(absolute=float(str(found["abs_tol"])), relative=float(str(found["rel_tol"])), worked_out=problem.worked_out)
 
 
 def _version() -> str:

@@ -1,1 +1,1 @@
-"""Problems that ship as data; `workers.handlers.math.data` reads them."""
+"""Problems that ship as data; `MathHandler.samples` names the files."""

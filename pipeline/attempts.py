@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pipeline.errors import JobCancelled, LeaseLost
 from pipeline.messages import Outcome, Settlement
@@ -38,6 +38,8 @@ class Settled:
     settlement: Settlement
     body: bytes = b""
     kind: str = "eval"
+    attached: Mapping[str, bytes] = field(default_factory=dict, kw_only=True)
+    """By-products beside the body; without a body there are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ Keys of a job, which outlive its deadline by `ttl_ms`, and of a result, until it
     b:<unit>:prompt             string  the prompt, shared by the members of a group
     b:<job>:<attempt>:<stage>   string  what a stage made
     b:<job>:<attempt>:turns     list    journal of finished turns, until hand-off
+    b:<job>:<attempt>:attached  hash    name -> content as it came, of what EVAL keeps beside its grade (logs) · settle, await_reward
     g:<group>, g:<group>:m      hash    the group; member -> its terminal line
 
 Keys of processes, gone when they stop beating:
@@ -189,6 +190,9 @@ class Keys:
 
     def body(self, job: str, attempt: int | str, kind: str) -> str:
         return self.key("b", job, attempt, kind)
+
+    def attached(self, job: str, attempt: int | str) -> str:
+        return self.body(job, attempt, "attached")
 
     def prompt(self, unit: str) -> str:
         return self.key("b", unit, "prompt")

@@ -133,6 +133,8 @@ class Settler:
         for ending in self._endings:
             end = ending.end
             body = 0 if isinstance(end, GivenUp) else len(end.body)
+            if isinstance(end, Settled):
+                body += sum(map(len, end.attached.values()))
             if type(end) is kind and len(batch) < MAX_BATCH and (not batch or size + body <= MAX_BATCH_BYTES):
                 batch.append(ending)
                 size += body
@@ -218,14 +220,25 @@ class Settler:
             return await self._scripts.hand_off(self._stage, offs, ttl_ms=self._ttl_ms)
         if isinstance(first, Awaiting):
             waits = [
-                AwaitReward(e.control.held, e.active_ms, e.end.body, e.end.kind, e.end.settlement, e.end.reward_deadline_s, e.end.hold_s)
+                AwaitReward(
+                    e.control.held,
+                    e.active_ms,
+                    e.end.body,
+                    e.end.kind,
+                    e.end.settlement,
+                    e.end.reward_deadline_s,
+                    e.end.hold_s,
+                    e.end.attached,
+                )
                 for e in batch
                 if isinstance(e.end, Awaiting)
             ]
             return await RewardScripts(self._scripts.run_script).await_reward(self._stage, waits, ttl_ms=self._ttl_ms)
         if isinstance(first, Settled):
             ends = [
-                Settle(e.control.held, e.active_ms, e.end.body, e.end.kind, e.end.settlement) for e in batch if isinstance(e.end, Settled)
+                Settle(e.control.held, e.active_ms, e.end.body, e.end.kind, e.end.settlement, e.end.attached)
+                for e in batch
+                if isinstance(e.end, Settled)
             ]
             return await self._scripts.settle(self._stage, ends, ttl_ms=self._ttl_ms)
         given = [

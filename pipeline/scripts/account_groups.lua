@@ -45,8 +45,9 @@ local function free_bodies(grp, want)
         call('HDEL', job_key(job), 'b.' .. stage)
       end
     end
+    if h['b.eval'] then keys[#keys + 1] = attached_key(job, h['b.eval']) end
   end
-  call('UNLINK', unpack(keys))
+  in_pieces(keys, function(...) call('UNLINK', ...) end)
 end
 
 -- Tokens by what became of them, into the step and into the run; of a group that no step launched into the run alone.

@@ -17,6 +17,7 @@ local function drop_job(job)
   for _, stage in ipairs(STAGES) do
     if h['b.' .. stage] then unlink(body_key(job, h['b.' .. stage], stage)) end
   end
+  if h['b.eval'] then unlink(attached_key(job, h['b.eval'])) end
   if h.salvaged then unlink(body_key(job, h.salvaged, 'turns')) end
   records[#records + 1] = h.rid
   return true, h.grp

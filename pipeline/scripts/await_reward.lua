@@ -4,13 +4,15 @@
 -- meanwhile ends as cancelled.
 -- ARGV: stage, ttl_ms, then per job: stream, entry id, job, attempt, active ms, body ('' = none), kind of body (stage name),
 --       outcome, why, reward ('' = none yet), components, stop, sampled tokens, total tokens, turns, first version, last version,
---       ms until it ends without a reward ('' = it has one), ms that its group is held at most (0 = no hook)
+--       ms until it ends without a reward ('' = it has one), ms that its group is held at most (0 = no hook),
+--       how many by-products (0 without a body), and of each its name and content
 -- Returns per job 'ok', 'again', 'fenced', or 'cx:<reason>' (settled as cancelled).
 local stage, ttl = ARGV[1], tonumber(ARGV[2])
 local handed = 'handed.' .. stage
 local out = {}
 local read = job_reader('st', 'eid', 'att', 'run', 'grp', 'n', 'task', 'cx', 'dl', unpack(TERMINAL_FIELDS))
-for i = 3, #ARGV, 19 do
+local i = 3
+while i <= #ARGV do
   local short, eid, job, att = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local key = job_key(job)
   local h = read(job)
@@ -23,7 +25,9 @@ for i = 3, #ARGV, 19 do
     h['ms.' .. stage] = ARGV[i + 4]
     local fields = {'ms.' .. stage, ARGV[i + 4]}
     if #body > 0 then
-      call('SET', body_key(job, att, kind), body, 'PX', math.max(ttl, call('PTTL', key)))
+      local ms = math.max(ttl, call('PTTL', key))
+      call('SET', body_key(job, att, kind), body, 'PX', ms)
+      keep_attached(job, att, tonumber(ARGV[i + 19]), i + 20, ms)
       h['b.' .. kind] = att
       fields[3], fields[4] = 'b.' .. kind, att
     end
@@ -57,5 +61,6 @@ for i = 3, #ARGV, 19 do
     drop_entry(P .. short, stage, eid)
     if stage == 'run' then unlink(body_key(job, att, 'turns')) end
   end
+  i = i + 20 + 2 * ARGV[i + 19]
 end
 return out

@@ -6,8 +6,8 @@ Calls that take many jobs take at most `MAX_BATCH`, so that no script holds the 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, cast
 
@@ -148,6 +148,8 @@ class Settle:
     """Body of `kind`, or empty."""
     kind: str
     settlement: Settlement
+    attached: Mapping[str, bytes] = field(default_factory=dict)
+    """By-products beside the body: they live and go with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,7 @@ class Scripts:
         """Ends jobs; per job `ok`, `again`, `fenced` or `cx:<reason>`."""
         args: list[Arg] = [stage.value, ttl_ms]
         for job in jobs:
-            args += [*_held(job.held), job.active_ms, job.body, job.kind, *settlement_args(job.settlement)]
+            args += [*_held(job.held), job.active_ms, job.body, job.kind, *settlement_args(job.settlement), *attached_args(job.attached)]
         reply = await self.run_script("settle", *args, place=f"settle_{stage.value}")
         return [text(word) for word in reply]
 
@@ -461,6 +463,11 @@ def settlement_args(end: Settlement) -> list[Arg]:
         _plain(end.first_version, 200),
         _plain(end.last_version, 200),
     ]
+
+
+def attached_args(attached: Mapping[str, bytes]) -> list[Arg]:
+    """By-products as the scripts take them: how many, then of each its name and content."""
+    return [len(attached), *(word for pair in attached.items() for word in pair)]
 
 
 def _held(held: Held) -> tuple[Arg, ...]:

@@ -18,6 +18,7 @@ local function job(id)
     local att = h['b.' .. stage]
     if att then lengthen(body_key(id, att, stage)) end
   end
+  if h['b.eval'] then lengthen(attached_key(id, h['b.eval'])) end
   if h.salvaged then lengthen(body_key(id, h.salvaged, 'turns')) end
   return true
 end

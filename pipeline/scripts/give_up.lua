@@ -34,7 +34,7 @@ for i = 4, #ARGV, 8 do
         requeue(job, h, to, math.floor(pause))
         out[#out + 1] = 'retry'
       end
-      call('HSET', key, 'err', why, counter, times)
+      call('HSET', key, 'err', why, 'err.stage', stage, counter, times)
     end
     drop_entry(P .. short, stage, eid)
     unlink(body_key(job, att, 'turns'))

@@ -19,6 +19,7 @@ local function class_key(base, cls)
 end
 local function job_key(job) return P .. 'j:' .. job end
 local function body_key(job, att, stage) return P .. 'b:' .. job .. ':' .. att .. ':' .. stage end
+local function attached_key(job, att) return body_key(job, att, 'attached') end
 local function prompt_key(unit) return P .. 'b:' .. unit .. ':prompt' end
 local function template_key(run, tpl) return P .. 'tp:' .. run .. ':' .. tpl end
 local function group_key(grp) return P .. 'g:' .. grp end
@@ -202,6 +203,14 @@ end
 
 -- Only RUN has lanes: an environment that one node has. EVAL starts from a clean one and runs anywhere.
 local function lane_of(h, stage) return stage == 'run' and h.node or nil end
+
+-- What EVAL keeps beside its grade (logs): a hash of names and their content as it came, which stands in ARGV from `at` on. It is named by the attempt
+-- of the grade (`b.eval`), and whoever lets go of that body lets go of it.
+local function keep_attached(job, att, count, at, ms)
+  if count == 0 then return end
+  call('HSET', attached_key(job, att), unpack(ARGV, at, at + 2 * count - 1))
+  call('PEXPIRE', attached_key(job, att), ms)
+end
 
 -- Back to the queue of a stage, now or after a delay. Going back gives up what was made there and later; before INIT that is the environment too.
 local PLACE = {init = 1, run = 2, eval = 3}

@@ -12,7 +12,7 @@ import orjson
 from pipeline.errors import InvalidRequest
 from pipeline.messages import Settlement, Stage
 from pipeline.request_errors import shown
-from pipeline.scripts.calls import MAX_BATCH, Held, settlement_args
+from pipeline.scripts.calls import MAX_BATCH, Held, attached_args, settlement_args
 from pipeline.scripts.replies import check_refusal, text
 from pipeline.scripts.runner import Arg, ScriptRunner
 
@@ -51,6 +51,7 @@ class AwaitReward:
     reward_deadline_s: float | None
     """None = it has its reward."""
     hold_s: float
+    attached: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,7 @@ class RewardScripts:
             args += [held.stream, held.entry, held.job, held.attempt, job.active_ms, job.body, job.kind]
             args += settlement_args(job.settlement)
             args += ["" if job.reward_deadline_s is None else int(job.reward_deadline_s * 1000), int(job.hold_s * 1000)]
+            args += attached_args(job.attached)
         reply = await self.run_script("await_reward", *args)
         return [text(word) for word in reply]
 

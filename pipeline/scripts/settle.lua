@@ -2,12 +2,14 @@
 -- Attempts end their jobs: terminal record, fan-in and counters in one step (promises 1 and 3). Fenced by (entry id, attempt), and the second
 -- call for a job answers 'again' or 'fenced', never a second record. A job that was cancelled meanwhile ends as cancelled.
 -- ARGV: stage, ttl_ms, then per job: stream, entry id, job, attempt, active ms, body ('' = none), kind of body (stage name),
---       outcome, why, reward, components, stop, sampled tokens, total tokens, turns, first version, last version
+--       outcome, why, reward, components, stop, sampled tokens, total tokens, turns, first version, last version,
+--       how many by-products (0 without a body), and of each its name and content
 -- Returns per job 'ok', 'again', 'fenced', or 'cx:<reason>' (settled as cancelled).
 local stage, ttl = ARGV[1], tonumber(ARGV[2])
 local out = {}
 local read = job_reader('st', 'eid', 'att', 'run', 'grp', 'n', 'task', 'cx', unpack(TERMINAL_FIELDS))
-for i = 3, #ARGV, 17 do
+local i = 3
+while i <= #ARGV do
   local short, eid, job, att = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local key = job_key(job)
   local h = read(job)
@@ -19,7 +21,9 @@ for i = 3, #ARGV, 17 do
     h['ms.' .. stage] = ARGV[i + 4]
     local fields = {'ms.' .. stage, ARGV[i + 4], 'settled', eid .. '/' .. att}
     if #body > 0 then
-      call('SET', body_key(job, att, kind), body, 'PX', math.max(ttl, call('PTTL', key)))
+      local ms = math.max(ttl, call('PTTL', key))
+      call('SET', body_key(job, att, kind), body, 'PX', ms)
+      keep_attached(job, att, tonumber(ARGV[i + 17]), i + 18, ms)
       h['b.' .. kind] = att
       fields[5], fields[6] = 'b.' .. kind, att
     end
@@ -39,5 +43,6 @@ for i = 3, #ARGV, 17 do
       tell_dead('job', job, 'run', h.run, 'grp', h.grp or '', 'stage', stage, 'att', att, 'failed', tries.failed, 'lost', tries.lost, 'why', r.why, 'rid', rid)
     end
   end
+  i = i + 18 + 2 * ARGV[i + 17]
 end
 return out

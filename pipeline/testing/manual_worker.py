@@ -5,7 +5,7 @@ It speaks to Redis through the product's own scripts and keeps nothing but its n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import redis
 
@@ -69,16 +69,30 @@ class ManualWorker:
         """Hands attempts to the next stage."""
         return await self.scripts.hand_off(self.stage, [HandOff(job, node, epoch, 5, body) for job in jobs], ttl_ms=BODY_TTL_MS)
 
-    async def settle(self, *jobs: Held, settlement: Settlement | None = None, body: bytes = b"", kind: str = "") -> list[str]:
+    async def settle(
+        self,
+        *jobs: Held,
+        settlement: Settlement | None = None,
+        body: bytes = b"",
+        kind: str = "",
+        attached: Mapping[str, bytes] | None = None,
+    ) -> list[str]:
         """Ends the jobs of attempts."""
-        ends = [Settle(job, 5, body, kind or self.stage.value, settlement or a_settlement()) for job in jobs]
+        ends = [Settle(job, 5, body, kind or self.stage.value, settlement or a_settlement(), attached or {}) for job in jobs]
         return await self.scripts.settle(self.stage, ends, ttl_ms=BODY_TTL_MS)
 
     async def await_reward(
-        self, *jobs: Held, settlement: Settlement | None = None, reward_deadline_s: float | None = 60.0, hold_s: float = 0.0
+        self,
+        *jobs: Held,
+        settlement: Settlement | None = None,
+        reward_deadline_s: float | None = 60.0,
+        hold_s: float = 0.0,
+        body: bytes = b"",
+        attached: Mapping[str, bytes] | None = None,
     ) -> list[str]:
         """Lets the jobs of attempts await their reward, or their group's hook."""
-        waits = [AwaitReward(job, 5, b"", self.stage.value, settlement or UNJUDGED, reward_deadline_s, hold_s) for job in jobs]
+        kind, end = self.stage.value, settlement or UNJUDGED
+        waits = [AwaitReward(job, 5, body, kind, end, reward_deadline_s, hold_s, attached or {}) for job in jobs]
         return await RewardScripts(self.scripts.run_script).await_reward(self.stage, waits, ttl_ms=BODY_TTL_MS)
 
     async def give_up(

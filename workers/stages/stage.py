@@ -46,7 +46,8 @@ def waiting_for_more(end: End, spec: JobSpec) -> End:
     hold_s = template.hold_s if spec.group else 0.0
     if not (without or hold_s):
         return end
-    return Awaiting(end.settlement, end.body, end.kind, template.reward_deadline_s if without else None, hold_s)
+    due_s = template.reward_deadline_s if without else None
+    return Awaiting(end.settlement, end.body, end.kind, due_s, hold_s, attached=end.attached)
 
 
 class StageWork(ABC):

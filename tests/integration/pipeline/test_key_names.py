@@ -37,6 +37,7 @@ async def test_lua_and_python_build_the_same_names(client: AsyncClient, keys: Ke
         "results_key('r')": keys.results("r"),
         "job_key('r.p.0.1')": keys.job("r.p.0.1"),
         "body_key('r.p.0.1', 3, 'run')": keys.body("r.p.0.1", 3, "run"),
+        "attached_key('r.p.0.1', 3)": keys.attached("r.p.0.1", 3),
         "prompt_key('r.p.0')": keys.prompt("r.p.0"),
         "template_key('r', 't')": keys.template("r", "t"),
         "group_key('r.p.0')": keys.group("r.p.0"),

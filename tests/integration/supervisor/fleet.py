@@ -95,7 +95,8 @@ class Fleet:
         for job in [name for name in self.held if name.rpartition(".")[0] == group]:
             member = int(job.rpartition(".")[2])
             if members is None or member in members:
-                words += await worker.settle(self.held.pop(job), settlement=ending(group, member), body=b"grade", kind="eval")
+                end = ending(group, member)
+                words += await worker.settle(self.held.pop(job), settlement=end, body=b"grade", kind="eval", attached={"log": b"log"})
         return words
 
     def groups(self) -> list[str]:

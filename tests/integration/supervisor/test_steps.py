@@ -73,11 +73,12 @@ async def test_trajectories_nobody_trains_on_go_at_once_and_their_records_stay(f
             keys.body(f"{group}.0", 1, "init"),
             keys.body(f"{group}.0", 2, "run"),
             keys.body(f"{group}.0", 3, "eval"),
+            keys.attached(f"{group}.0", 3),
             keys.prompt(group),
         ]
 
     assert await ask(client, "EXISTS", *bodies(filtered)) == 0
-    assert await ask(client, "EXISTS", *bodies(kept)) == 4
+    assert await ask(client, "EXISTS", *bodies(kept)) == 5
     assert await ask(client, "EXISTS", keys.job(f"{filtered}.0")) == 1
     ended = [record["job"] for record in await fleet.records("job")]
     assert sorted(ended) == sorted(f"{group}.{index}" for group in (filtered, kept) for index in range(4))

@@ -103,7 +103,7 @@ def test_a_parquet_file_is_read(tmp_path: Path) -> None:
 
     assert images_of_tasks(path).names == ("a", "b")
     assert images_of_tasks(path, "env.image").names == ("n",)
-    with pytest.raises(InvalidRequest, match="none of the columns"):
+    with pytest.raises(InvalidRequest, match="none of its 4 rows has a text in other"):
         images_of_tasks(path, "other")
     path.write_bytes(b"PAR1 not really")
     with pytest.raises(InvalidRequest, match="cannot be read as Parquet"):
@@ -113,8 +113,8 @@ def test_a_parquet_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("{\n", "line 1: no JSON"),
-        ('{"image": "a"}\n[1]\n', "line 2: expected a map"),
+        ("{\n", ":1: no JSON"),
+        ('{"image": "a"}\n[1]\n', ":2: expected an object"),
         ('{"x": 1}\n', "none of its 1 rows"),
         ("", "none of its 0 rows"),
     ],

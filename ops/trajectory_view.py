@@ -50,7 +50,7 @@ def render(
     """
     trajectory = record.trajectory
     fits = fitting(trajectory, tokenizer)
-    painter = _Painter(console, ids=ids or fits is None, every_logprob=every_logprob, whole=whole)
+    painter = Painter(console, ids=ids or fits is None, every_logprob=every_logprob, whole=whole)
     facts = " · ".join(f"{name} {value}" for name, value in record.facts.items() if name != "job")
     _line(console, record.facts.get("job", record.name), "bold", facts)
     if fits is None and not ids:
@@ -64,7 +64,9 @@ def render(
     console.print(Text(stopped if record.ended else "it runs; these are its finished turns", "bold"))
 
 
-class _Painter:
+class Painter:
+    """Prints parts of a trajectory."""
+
     def __init__(self, console: Console, *, ids: bool, every_logprob: bool, whole: bool) -> None:
         self._console = console
         self._plain = console.no_color or console.color_system is None
@@ -73,6 +75,7 @@ class _Painter:
         self._whole = whole
 
     def part(self, part: Part, began: str, parent: int) -> None:
+        """A turn with what came before it, under a heading."""
         if part.begins_segment:
             forked = f", shares {part.shared:,} tokens with segment {parent}" if parent >= 0 else ""
             _line(self._console, f"segment {part.segment}", "bold", f"began: {began}{forked}")

@@ -37,6 +37,11 @@ class Handlers:
         self._makers: dict[str, Callable[[], TaskHandler]] = {**BUILT_IN, **(more or {})}
         self._made: dict[str, TaskHandler] = {}
 
+    def names(self) -> list[str]:
+        """All that can be found, built-in ones first."""
+        installed = {point.name for point in entry_points(group=ENTRY_POINTS)}
+        return [*self._makers, *sorted(installed - set(self._makers))]
+
     async def find(self, task: str) -> TaskHandler:
         """The handler of `task`.
 

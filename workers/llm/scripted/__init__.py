@@ -3,10 +3,12 @@
 ScriptedServer   `async with ScriptedServer(...) as server:` in process; `python -m workers.llm.scripted` as a process
 ServerOptions, Latency, PolicyOptions
 Problem, read_problems   where the policy knows answers from
+Act, ScriptedCall        what it says on a problem, where that is written down
 Fault            what it does wrong on demand
 DictatedModel, Dictation   a backend whose calls say given ids, over the wire
 """
 
+from workers.llm.scripted.acts import Act, ScriptedCall
 from workers.llm.scripted.dictated import DictatedModel, Dictation
 from workers.llm.scripted.faults import Fault
 from workers.llm.scripted.in_process import InProcessBackend
@@ -16,6 +18,7 @@ from workers.llm.scripted.problems import Problem, read_problems
 from workers.llm.scripted.server import ScriptedServer
 
 __all__ = [
+    "Act",
     "DictatedModel",
     "Dictation",
     "Fault",
@@ -23,6 +26,7 @@ __all__ = [
     "Latency",
     "PolicyOptions",
     "Problem",
+    "ScriptedCall",
     "ScriptedServer",
     "ServerOptions",
     "read_problems",

@@ -24,12 +24,17 @@ class Conversation:
     """All that users asked, tool answers aside."""
     tools: dict[str, str]
     """Name of the first argument of each tool on offer."""
-    answers: int
-    """Turns the model has taken."""
+    said: tuple[str, ...]
+    """Turns the model has taken, oldest first."""
     tool_result: str | None
     """What the last message says when it is a tool's."""
     opened: str
     """What the due turn already holds: text that the template or an interrupted call put there."""
+
+    @property
+    def answers(self) -> int:
+        """How many turns the model has taken."""
+        return len(self.said)
 
     @property
     def tool_failed(self) -> bool:
@@ -41,7 +46,7 @@ def read_conversation(text: str) -> Conversation:
     """The dialogue in a prompt; a text without ChatML is one question."""
     messages = [(m.group(1), m.group(2), bool(m.group(3))) for m in _MESSAGE.finditer(text)]
     if not messages:
-        return Conversation(question=text, tools={}, answers=0, tool_result=None, opened="")
+        return Conversation(question=text, tools={}, said=(), tool_result=None, opened="")
     opened = ""
     if messages[-1][0] == "assistant" and not messages[-1][2]:
         opened = messages.pop()[1]
@@ -60,7 +65,7 @@ def read_conversation(text: str) -> Conversation:
     return Conversation(
         question="\n\n".join(asked),
         tools=_tools_in(system),
-        answers=sum(role == "assistant" for role, _, _ in messages),
+        said=tuple(content for role, content, _ in messages if role == "assistant"),
         tool_result=result,
         opened=opened,
     )

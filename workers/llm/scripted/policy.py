@@ -8,6 +8,7 @@ model**: it looks right answers up in a problem bank and gets some wrong on purp
   * What one member says depends on the seed of its request alone: members differ, a repeated request does not.
   * It calls the tool `python` where that is on offer, now and then with broken JSON or with code that raises; it reads the result in
     the next prompt, corrects a failed call, and answers with the value that was printed. Some answers have no box, some never end.
+  * Where a problem has scripts (`acts.py`) a member plays one of them to its end: the right one, or one that fails.
   * It remembers nothing between calls: a turn is a function of the prompt and the seed.
   * Some words are spelt in other tokens than the tokenizer's own choice, as models do: who encodes its text again gets other ids.
 """
@@ -21,8 +22,9 @@ from dataclasses import dataclass
 
 from workers.llm import chatml
 from workers.llm.scripted import speech
+from workers.llm.scripted.acts import Act, place_in, playable
 from workers.llm.scripted.conversation import Conversation, read_conversation
-from workers.llm.scripted.problems import ProblemBank
+from workers.llm.scripted.problems import Problem, ProblemBank
 from workers.llm.tokenizer import Tokenizer
 
 PYTHON_TOOL = "python"
@@ -64,6 +66,8 @@ class Outlook:
     chance: float
     """Probability that a member gets it right."""
     length_factor: float
+    problem: Problem | None = None
+    """None = it is not in the bank."""
 
 
 class Policy:
@@ -112,7 +116,7 @@ class Policy:
             chance = 1.0
         elif kind < self._options.all_right + self._options.all_wrong:
             chance = 0.0
-        return Outlook(answer=problem.answer, chance=chance, length_factor=factor)
+        return Outlook(answer=problem.answer, chance=chance, length_factor=factor, problem=problem)
 
     def _pieces(self, conversation: Conversation, outlook: Outlook, rng: random.Random) -> Iterator[str]:
         """The turn, piece by piece; markup and end are pieces of their own."""
@@ -124,6 +128,9 @@ class Policy:
         numbers = speech.numbers_in(conversation.question)
         n_steps = max(1, round(rng.lognormvariate(0.0, 0.5) * options.mean_steps * outlook.length_factor))
         right = rng.random() < outlook.chance
+        if act := _due(outlook.problem, conversation, rng, right=right):
+            yield from self._play(act, conversation, rng, numbers, n_steps)
+            return
         value = outlook.answer if right else speech.altered(outlook.answer, rng)
         wants_tool = PYTHON_TOOL in conversation.tools and conversation.answers < MAX_CALLS
         if conversation.tool_result is not None:
@@ -144,6 +151,24 @@ class Policy:
             yield from speech.endless(rng, numbers)
         else:
             yield self._answer(conversation, value, right, rng)
+        yield chatml.CLOSE
+
+    def _play(self, act: Act, conversation: Conversation, rng: random.Random, numbers: list[str], n_steps: int) -> Iterator[str]:
+        """A turn of a script, behind a thought; what an interrupted turn has said of it already is not said again."""
+        opened = conversation.opened
+        if not opened or _unclosed(opened, chatml.THINK_OPEN, chatml.THINK_CLOSE):
+            if not opened:
+                yield from (chatml.THINK_OPEN, "\n")
+            yield from speech.thought(rng, numbers, min(n_steps, 2) if conversation.said else n_steps)
+            yield from ("\n", chatml.THINK_CLOSE, "\n\n")
+        begun = opened.rpartition(chatml.THINK_CLOSE)[2].lstrip("\n")
+        if rest := act.say.removeprefix(begun) if begun else act.say:
+            yield from _in_pieces(rest)
+        for number, call in enumerate(act.calls):
+            if number or act.say:
+                yield "\n"
+            is_broken = rng.random() < self._options.bad_json_rate
+            yield from (chatml.CALL_OPEN, "\n", *_in_pieces(call.body[:-1] if is_broken else call.body), "\n", chatml.CALL_CLOSE)
         yield chatml.CLOSE
 
     def _call(self, conversation: Conversation, value: str, rng: random.Random) -> Iterator[str]:
@@ -178,6 +203,30 @@ class Policy:
             else:
                 start += piece
         return ids + self._tokenizer.encode(start)
+
+
+def _due(problem: Problem | None, conversation: Conversation, rng: random.Random, *, right: bool) -> Act | None:
+    """The act that comes next in the script which this member plays; None where the problem has none.
+
+    Of the scripts that the dialogue has followed farthest, the right one if it is to be `right`. One that is followed alone is played on,
+    whatever this turn's dice say.
+    """
+    if problem is None or not problem.right:
+        return None
+    scripts = [playable(script, conversation.tools) for script in (problem.right, *problem.wrong)]
+    places = [place_in(script, conversation.said) for script in scripts]
+    open_ = [number for number, script in enumerate(scripts) if script and places[number] == max(places)]
+    if not open_:
+        return None
+    wrong = [number for number in open_ if number > 0]
+    chosen = 0 if 0 in open_ and (right or not wrong) else rng.choice(wrong)
+    script = scripts[chosen]
+    return script[min(places[chosen], len(script) - 1)]
+
+
+def _in_pieces(text: str) -> Iterator[str]:
+    """A long text in lines, so that what is said can be cut at the budget of a call without spelling all of it."""
+    yield from text.splitlines(keepends=True)
 
 
 def _unclosed(text: str, opening: str, closing: str) -> bool:

@@ -1,15 +1,18 @@
 """The problem bank: where the scripted policy knows answers from.
 
-A file holds JSON lines with `question` and `answer`, at the top or under `data`; its first line may be a head (an object with
-neither). A question is found inside a prompt wherever it stands, since handlers wrap it in instructions of their own.
+A file holds JSON lines with `question` and `answer`, at the top or under `data`, and perhaps scripts of what is to be said (`acts.py`);
+its first line may be a head (an object with neither). A question is found inside a prompt wherever it stands, since handlers wrap it in
+instructions of their own.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from workers.llm.scripted.acts import Script, read_script
 
 KEY_CHARS = 24
 """A question is looked up by its first characters: one dictionary look-up a place of the text."""
@@ -21,6 +24,10 @@ class Problem:
 
     question: str
     answer: str
+    right: Script = ()
+    """What is said to solve it; empty = the policy makes it up around the answer."""
+    wrong: tuple[Script, ...] = ()
+    """What is said by members that fail, one of them each."""
 
 
 class ProblemBank:
@@ -33,7 +40,7 @@ class ProblemBank:
             question = problem.question.strip()
             if not question:
                 raise ValueError("expected a question, got an empty text")
-            self._by_key.setdefault(question[:KEY_CHARS], []).append(Problem(question, problem.answer))
+            self._by_key.setdefault(question[:KEY_CHARS], []).append(replace(problem, question=question))
         for candidates in self._by_key.values():
             candidates.sort(key=lambda problem: len(problem.question), reverse=True)
         self._key_lengths = sorted({len(key) for key in self._by_key}, reverse=True)
@@ -66,7 +73,10 @@ def read_problems(paths: Iterable[Path]) -> list[Problem]:
                 record = json.loads(line)
             except json.JSONDecodeError as error:
                 raise ValueError(f"{path}:{number}: expected a JSON object: {error}") from error
-            problem = _problem(record)
+            try:
+                problem = _problem(record)
+            except ValueError as error:
+                raise ValueError(f"{path}:{number}: {error}") from error
             if problem is not None:
                 problems.append(problem)
             elif number > 1 or not isinstance(record, dict):
@@ -76,8 +86,12 @@ def read_problems(paths: Iterable[Path]) -> list[Problem]:
 
 def _problem(record: object) -> Problem | None:
     match record:
-        case {"question": str(question), "answer": str() | int() | float() as answer} if question.strip():
-            return Problem(question.strip(), str(answer).strip())
+        case {"question": str(question), "answer": str() | int() | float() as answer, **rest} if question.strip():
+            right = read_script(rest["right"]) if rest.get("right") else ()
+            wrong = rest.get("wrong") or []
+            if not isinstance(wrong, list):
+                raise ValueError(f"expected a list of scripts, got {wrong!r:.80}")
+            return Problem(question.strip(), str(answer).strip(), right, tuple(read_script(each) for each in wrong))
         case {"data": dict(inner)}:
             return _problem(inner)
         case _:

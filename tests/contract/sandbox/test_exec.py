@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from dataclasses import replace
 
@@ -11,6 +12,18 @@ import pytest
 from pipeline.testing.wait import wait_until
 from tests.contract.sandbox.conftest import an_owner
 from workers.sandbox import Limits, Sandbox, SandboxFileError, SandboxProvider, SandboxSpec
+
+FIRST_THREAD_ENDS = """
+import ctypes, os, threading, time
+def go_on():
+    while open(f"/proc/{os.getpid()}/stat").read().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    with open("up", "w") as file:
+        print(os.getpid(), file=file)
+    time.sleep(600)
+threading.Thread(target=go_on).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
 
 
 async def content(sandbox: Sandbox, path: str) -> str:
@@ -114,6 +127,28 @@ async def test_a_cancelled_call_ends_its_command(sandbox: Sandbox) -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
     await wait_until(lambda: no_process(sandbox, "sleep 61"), "the command is gone")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere groups of processes are ended, whatever they look like")
+async def test_a_program_whose_first_thread_has_ended_is_ended_as_any_other(sandbox: Sandbox) -> None:
+    """Its state is that of a zombie while its other threads run: it was taken for one that has ended, and went on after its call."""
+    call = asyncio.create_task(sandbox.exec(["python3", "-I", "-S", "-c", FIRST_THREAD_ENDS], timeout_s=60))
+
+    async def is_up() -> bool:
+        return (await content(sandbox, "up")).endswith("\n")
+
+    await wait_until(is_up, "its first thread has ended")
+    pid = (await content(sandbox, "up")).strip()
+
+    call.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    async def is_gone() -> bool:
+        return not (await sandbox.exec(["ps", "-o", "pid=", "-p", pid], timeout_s=10)).stdout.strip()
+
+    await wait_until(is_gone, "the program is gone", timeout_s=5)  # the watchdog ends what nobody can look into, later
 
 
 async def test_many_at_once_do_not_mix(sandbox: Sandbox) -> None:

@@ -281,7 +281,7 @@ def _tree(child: Child, known: set[int]) -> list[descendants.Process]:
     mine = {process.pid: process for process in descendants.below(child.pid, table)}
     mine.update((process.pid, process) for process in table if process.session == child.pid or process.pid in known)
     mine.pop(os.getpid(), None)
-    return [process for process in mine.values() if process.state not in (b"Z", b"X")]
+    return [process for process in mine.values() if not process.has_ended]
 
 
 def _signal_all(processes: Sequence[descendants.Process], number: int) -> None:

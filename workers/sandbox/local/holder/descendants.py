@@ -19,13 +19,14 @@ PF_EXITING = 4
 class Process:
     """One line of the process table."""
 
-    __slots__ = ("group", "is_exiting", "parent", "pid", "session", "started", "state")
+    __slots__ = ("group", "has_ended", "is_exiting", "parent", "pid", "session", "started")
 
     def __init__(self, pid: int) -> None:
         with open(f"/proc/{pid}/stat", "rb") as file:
             words = file.read().rpartition(b")")[2].split()
         self.pid = pid
-        self.state, self.started = words[0], int(words[19])
+        self.started = int(words[19])
+        self.has_ended = words[0] in (b"Z", b"X") and int(words[17]) <= 1  # a first thread may have, while others run
         self.is_exiting = bool(int(words[6]) & PF_EXITING)
         self.parent, self.group, self.session = int(words[1]), int(words[2]), int(words[3])
 

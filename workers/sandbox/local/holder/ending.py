@@ -61,7 +61,7 @@ def _kill_tree(line: WorkerLine, children: Children, root: int, number: int) -> 
         table = descendants.process_table()
         mine = [process for process in descendants.below(os.getpid(), table) if process.session == root or process.pid in known]
         mine += [process for process in descendants.below(root, table) if process not in mine]
-        alive = [process for process in mine if process.state not in (b"Z", b"X")]
+        alive = [process for process in mine if not process.has_ended]
         if not alive:
             break
         known.update(process.pid for process in mine)
@@ -83,7 +83,7 @@ def _ask_to_end(line: WorkerLine, children: Children, grace_s: float) -> None:
             running = descendants.below(os.getpid(), descendants.process_table())
             if children.walls is not None:
                 running = children.walls.inside(running)
-                if not any(process.state not in (b"Z", b"X") for process in running):
+                if all(process.has_ended for process in running):
                     return
             if not asked:
                 for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCONT):

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from workers.graders.swe.logs.parsed import ParsedLog
+from collections.abc import Callable, Mapping
 
-FRAMEWORKS = ("pytest", "unittest", "django", "go", "jest", "cargo", "sympy")
+from workers.graders.swe.logs.cargo_log import parse_cargo
+from workers.graders.swe.logs.go_log import parse_go
+from workers.graders.swe.logs.jest_log import parse_jest
+from workers.graders.swe.logs.parsed import ParsedLog
+from workers.graders.swe.logs.pytest_log import parse_pytest
+from workers.graders.swe.logs.sympy_log import parse_sympy
+from workers.graders.swe.logs.unittest_log import parse_unittest
+
+_PARSERS: Mapping[str, Callable[[str], ParsedLog]] = {
+    "pytest": parse_pytest,
+    "unittest": parse_unittest,
+    "django": parse_unittest,  # its runner is unittest's, with more printed in between
+    "go": parse_go,
+    "jest": parse_jest,
+    "cargo": parse_cargo,
+    "sympy": parse_sympy,
+}
+FRAMEWORKS = tuple(_PARSERS)
 
 
 class UnknownFramework(ValueError):
@@ -21,4 +38,7 @@ def parse_log(framework: str, log: str) -> ParsedLog:
     Raises:
         UnknownFramework: no parser has that name.
     """
-    raise NotImplementedError
+    parse = _PARSERS.get(framework)
+    if parse is None:
+        raise UnknownFramework(f"no parser for logs of {framework!r}; there are: {', '.join(FRAMEWORKS)}")
+    return parse(log)

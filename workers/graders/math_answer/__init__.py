@@ -5,6 +5,6 @@ Nothing here evaluates text: an answer becomes a small tree, and only this packa
 
 from workers.graders.math_answer.compare import Decision, compare_answers
 from workers.graders.math_answer.equality import STRICT, Tolerance
-from workers.graders.math_answer.words import is_not_a_number
+from workers.graders.math_answer.words import choice_letter, is_not_a_number
 
-__all__ = ["STRICT", "Decision", "Tolerance", "compare_answers", "is_not_a_number"]
+__all__ = ["STRICT", "Decision", "Tolerance", "choice_letter", "compare_answers", "is_not_a_number"]

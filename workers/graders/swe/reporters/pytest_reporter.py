@@ -1,0 +1,194 @@
+"""A plugin of pytest that tells the recorder of each test as it begins and ends. Loaded by `-p` before any file of the repository.
+
+A test's end is what its reports say, or worse: whether the test function raised is seen here too, independently of the report about it.
+"""
+
+import os
+import sys
+
+import pytest
+
+CHANNEL = __name__.replace("_plugin", "_channel")
+WATCH = __name__.replace("_plugin", "_watch")
+MODULES = (
+    "_pytest.runner",
+    "_pytest.python",
+    "_pytest.unittest",
+    "_pytest.reports",
+    "_pytest.main",
+    "_pytest.skipping",
+    "_pytest.outcomes",
+    "_pytest.python_api",
+    "_pytest.raises",
+    "_pytest.fixtures",
+    "_pytest.nodes",
+    "_pytest.terminal",
+    "pluggy._callers",
+    "pluggy.callers",
+    "pluggy._hooks",
+    "pluggy.hooks",
+    "pluggy._manager",
+    "pluggy.manager",
+    "pluggy._result",
+    "unittest.case",
+    "unittest.suite",
+    "unittest.result",
+    "pytest",
+)
+NAMESPACES = ("pytest",)
+HOOKS = (
+    "pytest_runtest_protocol",
+    "pytest_runtest_makereport",
+    "pytest_runtest_setup",
+    "pytest_runtest_call",
+    "pytest_runtest_logreport",
+    "pytest_pyfunc_call",
+    "pytest_report_teststatus",
+    "pytest_collection_modifyitems",
+    "pytest_runtestloop",
+    "pytest_collectreport",
+)
+
+
+class Reporter(object):
+    def __init__(self, send, watch):
+        self.send = send
+        self.watch = watch
+        self.phases = {}
+        self.raised = {}
+        self.counts = {}
+        self.session = None
+        self.plugins = None
+        self.root = None
+
+    # -- what happens ---------------------------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self, session):
+        self.session = session
+        self.plugins = self._who_implements(session.config)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid, location):
+        self.phases[nodeid] = {}
+        self.send({"e": "begin", "t": self._names(nodeid)})
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item):
+        outcome = yield
+        raised = getattr(outcome, "exception", None)
+        if raised is None:
+            info = getattr(outcome, "_excinfo", None)
+            raised = info[1] if info else None
+        self.raised[item.nodeid] = raised is not None and not isinstance(raised, pytest.skip.Exception)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report):
+        phases = self.phases.setdefault(report.nodeid, {})
+        if report.outcome == "rerun":
+            phases.clear()
+            return
+        phases.setdefault(report.when, []).append((report.outcome, getattr(report, "wasxfail", None)))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logfinish(self, nodeid, location):
+        status = self._status(nodeid)
+        if status == "PASSED" and self.raised.get(nodeid):
+            self._tell("%s raised, and was reported as passed" % nodeid)
+            status = "FAILED"
+        for name in self.watch.changed():
+            self._tell("the runner's %s was replaced" % name)
+        self.counts[status] = self.counts.get(status, 0) + 1
+        self.send({"e": "end", "t": self._names(nodeid), "s": status})
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collectreport(self, report):
+        if report.failed:
+            self.counts["ERROR"] = self.counts.get("ERROR", 0) + 1
+            self.send({"e": "end", "t": self._names(report.nodeid or "."), "s": "ERROR"})
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session, exitstatus):
+        yield
+        config = session.config
+        for name in sorted(self._who_implements(config) - (self.plugins or set())):
+            self._tell("%s joined the runner while it ran" % name)
+        for name in self.watch.changed():
+            self._tell("the runner's %s was replaced" % name)
+        terminal = config.pluginmanager.getplugin("terminalreporter")
+        stats = getattr(terminal, "stats", {})
+        self.send(
+            {
+                "e": "finish",
+                "exit": int(session.exitstatus),
+                "counts": self.counts,
+                "shown": {kind: len(stats.get(kind, ())) for kind in ("passed", "failed", "error")},
+                "verbose": config.getoption("verbose", 0) if terminal is not None else -9,
+            }
+        )
+
+    # -- what it comes to -----------------------------------------------------------------------------------------------------------
+
+    def _status(self, nodeid):
+        phases = self.phases.pop(nodeid, {})
+        setup, call, teardown = (phases.get(when, []) for when in ("setup", "call", "teardown"))
+        if any(outcome == "failed" for outcome, _ in call):
+            return "FAILED"
+        if any(outcome == "failed" for outcome, _ in setup + teardown):
+            return "ERROR"
+        for outcome, xfail in setup:
+            if outcome == "skipped":
+                return "SKIPPED" if xfail is None else "XFAIL_NOTRUN"
+        for outcome, xfail in call:
+            if outcome == "skipped":
+                return "SKIPPED" if xfail is None else "XFAIL"
+        if not call or not setup or not teardown:
+            return "NO_END"
+        return "PASSED" if all(xfail is None for _, xfail in call) else "XPASS"
+
+    def _names(self, nodeid):
+        try:
+            seen = self.session.config.cwd_relative_nodeid(nodeid)
+        except Exception:
+            seen = nodeid
+        return [nodeid] if seen == nodeid else [nodeid, seen]
+
+    def _who_implements(self, config):
+        """Of the hooks on which results rest: who has one, but for `conftest.py` files."""
+        found = set()
+        for name in HOOKS:
+            caller = getattr(config.hook, name, None)
+            for implementation in caller.get_hookimpls() if caller is not None else ():
+                path = getattr(implementation.plugin, "__file__", "") or ""
+                if os.path.basename(path) != "conftest.py":
+                    found.add("%s of plugin %s" % (name, implementation.plugin_name))
+        return found
+
+    def _tell(self, why):
+        self.send({"e": "tampering", "why": why})
+
+
+def pytest_configure(config):
+    if made is not None:
+        config.pluginmanager.register(made, "reporter-" + __name__)
+
+
+def begin():
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        return None
+    channel = __import__(CHANNEL)
+    send = channel.connect("pytest")
+    if send is None:
+        return None
+    for name in MODULES:
+        try:
+            __import__(name)
+        except ImportError:
+            pass
+    watch = __import__(WATCH).RunnerWatch(MODULES, NAMESPACES, os.getcwd())
+    for name in (CHANNEL, WATCH):
+        sys.modules.pop(name, None)
+    return Reporter(send, watch)
+
+
+made = begin()

@@ -1,0 +1,151 @@
+"""For unittest, and for Django's runner on it: a `sitecustomize` that stands first on the path and so runs before anything of a repository.
+
+It listens where every result of every runner passes, `unittest.TestResult`, and does what the `sitecustomize` does that it stands before.
+"""
+
+import os
+import sys
+
+CHANNEL = "@CHANNEL@"
+WATCH = "@WATCH@"
+MODULES = ("unittest.case", "unittest.suite", "unittest.result", "unittest.runner", "unittest.loader", "unittest.main", "unittest")
+NAMESPACES = ("unittest",)
+RUNNERS = ("unittest", "runtests", "manage.py", "setup.py")
+"""Words of command lines that run tests: these connect at once, others when the first test begins."""
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def names_of(test):
+    """How this test may be called: its id, as each version of Python shows it, and its docstring, which some runners show instead."""
+    whole = test.id()
+    names = [whole, str(test)]
+    owner, _, method = whole.rpartition(".")
+    method = getattr(test, "_testMethodName", method)
+    if owner:
+        names += ["%s (%s)" % (method, owner), "%s (%s.%s)" % (method, owner, method)]
+    described = test.shortDescription() if hasattr(test, "shortDescription") else None
+    if described:
+        names.append(described)
+    return sorted(set(names), key=names.index)
+
+
+class Reporter(object):
+    def __init__(self):
+        self.send = None
+        self.watch = None
+        self.verdicts = {}
+        self.counts = {}
+        self.owner = os.getpid()
+
+    def connect(self):
+        if self.send is None and os.getpid() == self.owner:
+            channel = __import__(CHANNEL)
+            self.send = channel.connect("unittest") or (lambda event: None)
+            self.watch = __import__(WATCH).RunnerWatch(MODULES, NAMESPACES, os.getcwd())
+            for name in (CHANNEL, WATCH):
+                sys.modules.pop(name, None)
+
+    def begin(self, test):
+        if os.getpid() != self.owner:
+            return
+        self.connect()
+        self.verdicts[id(test)] = []
+        self.send({"e": "begin", "t": names_of(test)})
+
+    def note(self, test, verdict):
+        if os.getpid() != self.owner:
+            return
+        if id(test) in self.verdicts:
+            self.verdicts[id(test)].append(verdict)
+        else:  # of a class or a module that could not be set up: no test began
+            self.connect()
+            self._end(test, verdict)
+
+    def end(self, test):
+        verdicts = self.verdicts.pop(id(test), None)
+        if verdicts is None or os.getpid() != self.owner:
+            return
+        for bad in ("FAILED", "ERROR", "SKIPPED", "XFAIL", "XPASS", "PASSED"):
+            if bad in verdicts:
+                self._end(test, bad)
+                return
+        self._end(test, "NO_END")
+
+    def _end(self, test, verdict):
+        for name in self.watch.changed():
+            self.send({"e": "tampering", "why": "the runner's %s was replaced" % name})
+        self.counts[verdict] = self.counts.get(verdict, 0) + 1
+        self.send({"e": "end", "t": names_of(test), "s": verdict})
+
+    def finish(self, result):
+        if self.send is None or os.getpid() != self.owner:
+            return
+        for name in self.watch.changed():
+            self.send({"e": "tampering", "why": "the runner's %s was replaced" % name})
+        shown = {"ran": result.testsRun, "failed": len(result.failures), "error": len(result.errors)}
+        well = result.wasSuccessful()
+        self.send({"e": "finish", "exit": 0 if well else 1, "counts": self.counts, "shown": shown, "verbose": 0})
+
+
+def listen(reporter):
+    import unittest
+    import unittest.loader
+    import unittest.main
+    import unittest.runner
+
+    kind = unittest.TestResult
+
+    def wrap(name, act):
+        plain = getattr(kind, name, None)
+        if plain is None:
+            return
+
+        def told(self, test, *more):
+            act(test, *more)
+            return plain(self, test, *more)
+
+        told.__name__ = name
+        told.__doc__ = plain.__doc__
+        setattr(kind, name, told)
+
+    wrap("startTest", lambda test: reporter.begin(test))
+    wrap("addSuccess", lambda test: reporter.note(test, "PASSED"))
+    wrap("addFailure", lambda test, error: reporter.note(test, "FAILED"))
+    wrap("addError", lambda test, error: reporter.note(test, "ERROR"))
+    wrap("addSkip", lambda test, reason: reporter.note(test, "SKIPPED"))
+    wrap("addExpectedFailure", lambda test, error: reporter.note(test, "XFAIL"))
+    wrap("addUnexpectedSuccess", lambda test: reporter.note(test, "XPASS"))
+    wrap("addSubTest", lambda test, subtest, error: reporter.note(test, "FAILED") if error is not None else None)
+    wrap("stopTest", lambda test: reporter.end(test))
+    run = unittest.runner.TextTestRunner.run
+
+    def run_and_tell(self, test):
+        result = run(self, test)
+        reporter.finish(result)
+        return result
+
+    unittest.runner.TextTestRunner.run = run_and_tell
+
+
+def what_we_stand_before():
+    """Runs the next `sitecustomize` of the path."""
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    found = PathFinder.find_spec("sitecustomize", [path for path in sys.path if os.path.abspath(path or ".") != HERE])
+    if found is not None and found.loader is not None:
+        found.loader.exec_module(module_from_spec(found))
+
+
+if os.environ.get("ROLLSTREAM_REPORT_TO"):
+    _reporter = Reporter()
+    try:
+        with open("/proc/self/cmdline", "rb") as _file:
+            _line = _file.read().decode("utf-8", "replace")
+    except OSError:
+        _line = " ".join(getattr(sys, "orig_argv", ()))
+    if "pip" not in _line.split("\0"):
+        listen(_reporter)
+        if any(word in _line for word in RUNNERS):
+            _reporter.connect()
+what_we_stand_before()

@@ -96,6 +96,40 @@ async def test_a_holder_whose_entering_child_is_stopped_hears_its_worker_all_the
         await enters
 
 
+def stopped_in_its_own_session(holder_pid: int) -> bool:
+    """Whether a child on its way in is; of others none is stopped."""
+    for child in psutil.Process(holder_pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if child.status() == psutil.STATUS_STOPPED and os.getsid(child.pid) == child.pid:
+                return True
+    return False
+
+
+async def test_a_holder_that_is_killed_while_its_entering_child_is_stopped_takes_all_along(sandbox: Sandbox) -> None:
+    """A child on its way in is a copy of its holder: with the socket that PID 1 lives by in it, whoever stopped it kept his sandbox."""
+    assert isinstance(sandbox, LocalSandbox)
+    holder, keeper = sandbox._holder.identity, sandbox.keeper
+    assert holder is not None
+    assert keeper is not None
+    await sandbox.write_file("stop.py", STOP_NEWCOMERS.encode())
+    await sandbox.exec(
+        "for i in 1 2 3; do setsid python3 stop.py & done >/dev/null 2>&1; until [ -e /tmp/watching ]; do :; done", timeout_s=10
+    )
+    enters = asyncio.create_task(sandbox.exec("true", timeout_s=100))
+    while not stopped_in_its_own_session(holder.pid):  # an earlier one the kernel sets going when its session's leader ends
+        await asyncio.wait([enters], timeout=0.001)
+        if enters.done():  # it was quicker than the guest
+            enters = asyncio.create_task(sandbox.exec("true", timeout_s=100))
+
+    os.kill(holder.pid, signal.SIGKILL)
+
+    async with asyncio.timeout(6):
+        await sandbox.wait_gone()
+    await wait_until(lambda: not is_running(keeper), "PID 1 has ended", timeout_s=6)
+    with pytest.raises(SandboxGone):
+        await enters
+
+
 async def test_what_would_hang_a_reader_is_refused(sandbox: Sandbox) -> None:
     """A write lease makes whoever opens the file wait 45 s; a loop of links, a terminal and a socket are no files."""
     hold = "import fcntl, os, signal, time; d = os.open('leased', os.O_RDWR | os.O_CREAT); os.write(d, b'x');"

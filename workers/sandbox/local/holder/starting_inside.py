@@ -1,7 +1,8 @@
 """To start a program behind the walls: to fork, to enter, to become it.
 
 A child on its way in has the guest's uid and can be stopped by it. So it is set going again, and killed in the end, and the line to the
-worker is listened to meanwhile: no guest keeps its holder from ending.
+worker is listened to meanwhile: no guest keeps its holder from ending. Nor does it keep what ends with the holder's: the child closes the
+sockets first by which PID 1 and the worker know that the holder lives.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ def start_inside(line: WorkerLine, walls: Walls, request: Mapping[str, Any], pla
     between = os.fork()
     if between == 0:
         try:
+            line.let_go()
+            walls.let_go()
             becoming.join_groups(request["groups"])  # by the node's paths, which end at the next step
             becoming.set_oom_score()
             entering.hide()

@@ -45,6 +45,10 @@ class Walls:
             raise OSError(errno.EPERM, "nobody enters this sandbox")
         return self._namespaces
 
+    def let_go(self) -> None:
+        """In a child of ours, which the guest may stop: PID 1 lives as long as we do, and no longer."""
+        self._hold.close()
+
     def stand_on(self, pid: int) -> bool:
         """Whether that process is one that they end with."""
         return pid in (self._launcher, self.keeper.pid)

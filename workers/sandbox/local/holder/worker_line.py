@@ -55,6 +55,10 @@ class WorkerLine:
         if self.stopping is None:
             self.stopping = grace_s
 
+    def let_go(self) -> None:
+        """In a child of ours, which the guest may stop: the worker hears of our end all the same."""
+        self._control.close()
+
     def wait(self, descriptor: int = -1, timeout_s: float | None = None) -> bool:
         """Until something came: a request, the end of a child, a reason to stop; or, when it is given, until `descriptor` is readable.
 

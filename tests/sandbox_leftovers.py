@@ -186,17 +186,18 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _stat(pid: int) -> tuple[str, int]:
-    """State and parent."""
+def _stat(pid: int) -> tuple[str, int, int]:
+    """State, parent, and how many threads."""
     words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    return words[0].decode(), int(words[1])
+    return words[0].decode(), int(words[1]), int(words[17])
 
 
 def _has_ended(pid: int) -> bool:
     try:
-        return _stat(pid)[0] in "ZX"
+        words = _stat(pid)
     except OSError:
         return True
+    return words[0] in "ZX" and words[2] <= 1  # its first thread may have ended, and others run
 
 
 def _parents() -> dict[int, int]:

@@ -1,0 +1,97 @@
+"""The grade of a program: each test a run of its own in a sandbox, compared here.
+
+Expected values never enter a sandbox. A test's input goes in, what comes out comes back as bytes or as JSON, and the comparison is made in
+the worker: a program that forges its output has to know the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from workers.graders.code.inside.plain import to_plain
+from workers.graders.code.problem import AssertTest, CallTest, CodeTests, StdioTest
+from workers.graders.code.report import verdict_of
+from workers.graders.code.runs import CleanSandbox, Ran, Run
+from workers.graders.code.verdicts import CodeVerdict, TestVerdict, Verdict, no_tests
+from workers.sandbox.base import Sandbox
+
+MOST_AT_ONCE = 4
+"""Tests of one program side by side; a node grades other programs meanwhile."""
+
+
+def tests_at_once() -> int:
+    """How many tests of a program run side by side here: as many as there are cores to use, and not more than `MOST_AT_ONCE`."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MOST_AT_ONCE, usable))
+
+
+async def grade_program(
+    program: str,
+    tests: CodeTests,
+    start: Callable[[], Awaitable[Sandbox]],
+    *,
+    at_once: int = 1,
+    stop_at_failure: bool = False,
+    walls: bool = True,
+    has_image: bool = False,
+) -> CodeVerdict:
+    """Runs a program on its tests.
+
+    Args:
+        start: makes a sandbox bounded by `sandbox_limits(tests.limits, at_once)`; asked for again when the one before has ended.
+        at_once: tests side by side.
+        stop_at_failure: run no test after the first that failed; those say `not_run`.
+        walls, has_image: see `CleanSandbox`.
+
+    Raises:
+        GraderError: the grader broke.
+        SandboxError: no sandbox could be had.
+    """
+    if not tests.tests:
+        return no_tests()
+    started = time.monotonic()
+    source = program.encode("utf-8", "surrogatepass")
+    found: list[TestVerdict] = []
+    async with CleanSandbox(start, walls=walls, has_image=has_image) as sandbox:
+        while len(found) < len(tests.tests):
+            over = _what_is_left(found, stop_at_failure)
+            if over is not None:
+                found += [over] * (len(tests.tests) - len(found))
+                break
+            # the first one alone: a program that is none, or fails, is known by it
+            now = tests.tests[len(found) : len(found) + (at_once if found else 1)]
+            ran = await sandbox.run_round([_run(source, test, tests) for test in now])
+            found += [_verdict(one, test, tests) for one, test in zip(ran, now, strict=True)]
+        return CodeVerdict(tests=tuple(found), seconds=time.monotonic() - started, sandboxes=sandbox.made)
+
+
+def _what_is_left(found: Sequence[TestVerdict], stop_at_failure: bool) -> TestVerdict | None:
+    """What all tests come to that were not run yet; None = they are to be run."""
+    broken = next((one for one in found if one.verdict is Verdict.COMPILE_ERROR), None)
+    if broken is not None:
+        return broken
+    if stop_at_failure and any(one.verdict is not Verdict.ACCEPTED for one in found):
+        return TestVerdict(verdict=Verdict.NOT_RUN)
+    return None
+
+
+def _run(source: bytes, test: StdioTest | CallTest | AssertTest, tests: CodeTests) -> Run:
+    if isinstance(test, StdioTest):
+        return Run(kind="stdio", program=source, given=test.stdin.encode("utf-8", "surrogatepass"), entry="", limits=tests.limits)
+    assert isinstance(test, CallTest)
+    given = json.dumps(to_plain(list(test.arguments))).encode()
+    return Run(kind="call", program=source, given=given, entry=tests.entry, limits=tests.limits)
+
+
+def _verdict(ran: Ran, test: StdioTest | CallTest | AssertTest, tests: CodeTests) -> TestVerdict:
+    assert isinstance(test, StdioTest | CallTest)
+    if ran.report is not None:
+        return verdict_of(ran.report, test, tests, ran.notices)
+    if ran.timed_out:
+        return TestVerdict(verdict=Verdict.TIME_LIMIT, why=ran.why)
+    for_memory = any(notice.startswith("memory") for notice in ran.notices)
+    why = "; ".join((*ran.notices, ran.why))
+    return TestVerdict(verdict=Verdict.MEMORY_LIMIT if for_memory else Verdict.RUNTIME_ERROR, why=why)

@@ -341,6 +341,10 @@ class Grade:
     grader: str = ""
     """Name and version."""
     seconds: float = 0.0
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Digests of what was judged, the trajectory's `answer` and `extra`; the stage writes them."""
+    attached: Mapping[str, int] = field(default_factory=dict)
+    """By-products that were kept beside it: name to bytes as kept; the stage writes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,8 +112,9 @@ async def serve(
                     templates=templates,
                     limiter=limiter,
                 )
-            work = InitWork if worker.stage is Stage.INIT else EvalWork
-            return work(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)
+            if worker.stage is Stage.INIT:
+                return InitWork(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)
+            return EvalWork(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place, max_attached_bytes=queue.max_body_bytes)
 
         left = asyncio.Event()
         agent = NodeAgent(client, queue, sandboxes) if sandboxes is not None else None

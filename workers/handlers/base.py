@@ -85,7 +85,7 @@ class StageContext:
     retries: int
     """Attempts of this job that failed before."""
     last_failure: str = ""
-    """For the hook of a failure: `<boundary>: <kind>` of what an earlier attempt failed of; empty when it is the first."""
+    """For the hook of a failure: `<boundary>: <kind>` of what an earlier attempt failed of in this stage; empty when it is the first."""
     sandboxes: SandboxProvider | None
     """The sandboxes of this node; None in a process that has none."""
 
@@ -135,7 +135,8 @@ class EvalContext(StageContext):
     environment: Environment
     trajectory: Trajectory
     attach: Callable[[str, bytes], Awaitable[None]]
-    """Keeps a large by-product (`log`) beside the grade, under a name of lower-case letters; a second one of that name is not taken."""
+    """Keeps a large by-product beside the grade and as long, by a name of lower-case letters (`log`); of two of one name the last. Compress
+    it: all of a job together may have `max_body_bytes` of the queue, else it raises `BodyTooLarge`, which has that bound."""
 
 
 class TaskHandler(ABC):

@@ -15,7 +15,7 @@ import redis
 from pipeline import codec
 from pipeline.errors import BrokerError, DamagedBody
 from pipeline.keys import Keys
-from pipeline.messages import JobSpec, JobTemplate, Prompt
+from pipeline.messages import JobSpec, JobTemplate, Prompt, Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Begun, Scripts
 
@@ -57,13 +57,13 @@ class Bodies:
         """Keeps a body that can be made again from what is there, as long as its job; the first one stays."""
         await Scripts(self._client, self.keys).keep_body(job, attempt, kind, body, ttl_ms=ttl_ms)
 
-    async def last_error(self, job: str) -> str:
-        """Why an earlier attempt of a job was given up; empty when none was, or when Redis does not say."""
+    async def last_error(self, job: str, stage: Stage) -> str:
+        """Why the last attempt of a job was given up that was, if it was in this stage; empty also when Redis does not say."""
         try:
-            reason = await ask(self._client, "HGET", self.keys.job(job), "err")
+            reason, where = await ask(self._client, "HMGET", self.keys.job(job), "err", "err.stage")
         except (BrokerError, redis.RedisError):
             return ""
-        return reason.decode("utf-8", "replace") if reason else ""
+        return reason.decode("utf-8", "replace") if reason and where == stage.value.encode() else ""
 
     async def find(self, key: str) -> bytes | None:
         """One body, or None."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from pipeline import codec
 from pipeline.attempts import End, JobControl, Settled
@@ -14,10 +12,14 @@ from pipeline.messages import Grade, Outcome, RewardSource, Settlement, Stage, S
 from pipeline.scripts import Begun
 from workers.agent.invariants import broken_promises
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
-from workers.graders.errors import GraderError
-from workers.handlers.base import Environment, EvalContext, StageContext, TaskHandler
+from workers.handlers.base import Environment, StageContext, TaskHandler
+from workers.handlers.registry import Handlers
+from workers.sandbox.base import SandboxProvider
+from workers.stages.bodies import Bodies
+from workers.stages.failures import kind_of
+from workers.stages.judging import Judge, may_be_the_answers_doing
 from workers.stages.sandbox_record import SANDBOX, used_by, written
-from workers.stages.stage import PROGRESS_MARGIN_S, StageWork
+from workers.stages.stage import PROGRESS_MARGIN_S, Place, StageWork
 from workers.stages.ungraded import ungraded
 
 SALVAGED_TTL_MS = 8 * 86_400_000
@@ -41,29 +43,34 @@ class EvalWork(StageWork):
 
     stage = Stage.EVAL
 
+    def __init__(
+        self, *, bodies: Bodies, handlers: Handlers, sandboxes: SandboxProvider | None, place: Place, max_attached_bytes: int
+    ) -> None:
+        super().__init__(bodies=bodies, handlers=handlers, sandboxes=sandboxes, place=place)
+        self.max_attached_bytes = max_attached_bytes
+
     async def work(self, control: JobControl, handler: TaskHandler, context: StageContext) -> End:
-        limit_s = context.spec.template.limits.eval_active_s
-        control.progress(limit_s + PROGRESS_MARGIN_S)
+        control.progress(context.spec.template.limits.eval_active_s + PROGRESS_MARGIN_S)
         begun, keys = control.begun, self.bodies.keys
         trajectory = await self._trajectory(begun)
         if context.spec.template.reward is RewardSource.OUTSIDE:
             control.gate()
             return Settled(judged_outside(trajectory))
         raw_environment = await self.bodies.get(keys.body(begun.claim.job, begun.init_attempt, Stage.INIT.value))
-        shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
+        judge = Judge(handler, context, codec.decode(Environment, raw_environment), max_attached_bytes=self.max_attached_bytes)
 
-        async def attach(name: str, content: bytes) -> None:
-            await self.bodies.keep(context.spec.job, context.spec.attempt, name, content, ttl_ms=SALVAGED_TTL_MS)
+        async def broke_before() -> bool:
+            return may_be_the_answers_doing(kind_of(await self.bodies.last_error(begun.claim.job, Stage.EVAL)))
 
-        environment = codec.decode(Environment, raw_environment)
-        eval_context = EvalContext(**shared, environment=environment, trajectory=trajectory, attach=attach)
-        control.gate()
-        async with asyncio.timeout(limit_s):
-            grade = await handler.evaluate(eval_context)
-        settlement = settlement_of(trajectory, grade)
+        tries_left = context.retries < context.spec.template.max_failed
+        judged = await judge.judge(trajectory, tries_left=tries_left, broke_before=broke_before)
+        settlement, grade = settlement_of(trajectory, judged.grade), judged.grade
+        if judged.broke:
+            # no parts: who filters by one of them takes the reward in its place, which is 0
+            settlement = replace(settlement, reason=f"{settlement.reason}: {judged.broke}", components={})
         if used := await used_by(context):
             grade = replace(grade, details={**grade.details, SANDBOX: written(trajectory.extra.get(SANDBOX), used)})
-        return Settled(settlement, codec.encode(grade), Stage.EVAL.value)
+        return Settled(settlement, codec.encode(grade), Stage.EVAL.value, attached=judged.attached)
 
     async def _trajectory(self, begun: Begun) -> Trajectory:
         """What RUN handed on, or, of a lost attempt that is salvaged, what its journal adds up to; that is kept in its place."""
@@ -100,14 +107,7 @@ def salvaged(deltas: Sequence[bytes]) -> Trajectory:
 
 
 def settlement_of(trajectory: Trajectory, grade: Grade) -> Settlement:
-    """The terminal record of a graded trajectory.
-
-    Raises:
-        GraderError: a reward that is no number is the grader's failure, never a 0.
-    """
-    for name, value in {"reward": grade.reward, **grade.components}.items():
-        if not math.isfinite(value):
-            raise GraderError(f"{name} is {value}: a reward must be a finite number", grader=grade.grader or "unnamed")
+    """The terminal record of a graded trajectory."""
     stop = trajectory.stop
     if grade.details.get("stop") == StopReason.GRADER_BROKEN.value:
         stop = StopReason.GRADER_BROKEN

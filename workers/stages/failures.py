@@ -4,7 +4,8 @@
     InvalidRequest, DamagedBody, BodyTooLarge  body     no: the job can never succeed as it stands
     NewerMessage, NoSandboxes                body       handed back uncounted, and this worker rests: another can serve it
     NodeUnavailable                          sandbox    the same
-    SandboxError                             sandbox    as the error says; in RUN from INIT. EnvironmentGone, SandboxTaken: a loss
+    SandboxError                             sandbox    as the error says; in RUN from INIT. EnvironmentGone, SandboxTaken: a loss, from
+                                                        INIT, or in EVAL from there
     ModelError                               model      as the error says
     RendererUnavailable                      model      yes: another worker may have the tokenizer, or the package
     GraderError                              grader     yes
@@ -12,6 +13,8 @@
     BrokerMisused, an error of Redis         broker     yes
     TimeoutError of a stage's limit          stage      yes
     anything else                            handler    yes
+
+In EVAL `judging.py` stands before this: what it finds to be the answer's doing is a grade, and no failure.
 
 The handler's hook for the stage may turn a failure into an end of the job. `JobCancelled`, `LeaseLost` and `CancelledError` are no
 failures. A group of one error is that error.
@@ -36,6 +39,8 @@ from workers.sandbox.errors import NodeUnavailable, SandboxError, SandboxTaken
 log = structlog.get_logger(__name__)
 
 TRACEBACK_LINES = 30
+UNFIT = (NewerMessage, NoSandboxes, NodeUnavailable)
+"""It is this worker that cannot: another gets the job, uncounted."""
 
 
 class HandlerExited(Exception):
@@ -91,7 +96,7 @@ def kind_of(reason: str) -> str:
 
 def end_of(stage: Stage, error: Exception, handler: TaskHandler | None, context: StageContext | None) -> End:
     """How an attempt ends that raised `error`."""
-    if isinstance(error, NewerMessage | NoSandboxes | NodeUnavailable):
+    if isinstance(error, UNFIT):
         return GivenUp("back", str(error), is_unfit=True)
     failure = failure_of(stage, error)
     job = context.spec.job if context else ""
@@ -108,7 +113,7 @@ def end_of(stage: Stage, error: Exception, handler: TaskHandler | None, context:
     if not shaped.retryable:
         return GivenUp("dead", why)
     if isinstance(error, EnvironmentGone | SandboxTaken):
-        return GivenUp("lost", why, Stage.INIT.value)
+        return GivenUp("lost", why, "" if stage is Stage.EVAL else Stage.INIT.value)  # what EVAL had was its own
     return GivenUp("failed", why, Stage.INIT.value if stage is Stage.RUN and isinstance(error, SandboxError) else "")
 
 

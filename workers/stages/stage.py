@@ -81,7 +81,7 @@ class StageWork(ABC):
             if not isinstance(error, Exception):
                 error = HandlerExited(f"the handler raised {error!r}")
             if context is not None:
-                context = replace(context, last_failure=kind_of(await self.bodies.last_error(control.held.job)))
+                context = replace(context, last_failure=kind_of(await self.bodies.last_error(control.held.job, self.stage)))
             end = end_of(self.stage, error, handler, context)
             if context is None:
                 return end

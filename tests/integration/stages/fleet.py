@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline import codec
 from pipeline.keys import Keys
-from pipeline.messages import Failure, Grade, JobTemplate, Prompt, Stage, Trajectory
+from pipeline.messages import Failure, Grade, JobSpec, JobTemplate, Prompt, Stage, Trajectory
 from pipeline.process import Shutdown
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Scripts, Unit
@@ -37,6 +37,10 @@ async def is_right(context: EvalContext) -> Grade:
     return Grade(reward=1.0, grader="play/1")
 
 
+def has_no_gold(spec: JobSpec) -> Trajectory | None:
+    return None
+
+
 def as_it_is(context: StageContext, failure: Failure) -> Failure | Ended:
     return failure
 
@@ -48,6 +52,7 @@ class Play(TaskHandler):
     on_init: Callable[[StageContext], Awaitable[Environment]] = makes_nothing
     on_run: Callable[[RunContext], Awaitable[Trajectory]] = answers
     on_evaluate: Callable[[EvalContext], Awaitable[Grade]] = is_right
+    on_gold: Callable[[JobSpec], Trajectory | None] = has_no_gold
     on_init_failed: Callable[[StageContext, Failure], Failure | Ended] = as_it_is
     on_run_failed: Callable[[StageContext, Failure], Failure | Ended] | None = None
     on_eval_failed: Callable[[StageContext, Failure], Failure | Ended] = as_it_is
@@ -62,6 +67,9 @@ class Play(TaskHandler):
 
     async def evaluate(self, context: EvalContext) -> Grade:
         return await self.on_evaluate(context)
+
+    def gold(self, spec: JobSpec) -> Trajectory | None:
+        return self.on_gold(spec)
 
     def init_failed(self, context: StageContext, failure: Failure) -> Failure | Ended:
         return self.on_init_failed(context, failure)
@@ -164,6 +172,10 @@ class Fleet:
         """The one terminal record."""
         (record,) = (await self.results(1, timeout_s=timeout_s)).values()
         return record
+
+    async def grade(self, record: dict[str, str]) -> Grade:
+        """The grade that a record names."""
+        return codec.decode(Grade, await ask(self.client, "GET", self.keys.body(record["job"], record["ea"], "eval")))
 
     async def trajectory(self, record: dict[str, str]) -> Trajectory:
         """The trajectory that a record names."""

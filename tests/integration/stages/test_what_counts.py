@@ -79,7 +79,7 @@ class Fragile(MathHandler):
 
 def way(spec: JobSpec) -> str:
     """How a job goes wrong; empty when it does not."""
-    found = str(spec.prompt.data["way"])
+    found = str(spec.prompt.data["source"])
     return found if spec.member == 0 or found == ALL_NAN else ""
 
 
@@ -106,7 +106,7 @@ async def fleet(settings: QueueSettings, tmp_path: Path) -> AsyncIterator[QueueS
 async def one_step(settings: QueueSettings) -> Step:
     """A step in which every way is taken once."""
     async with connect(settings, run="run1") as run:
-        run.feed([{"question": "Zero or one?", "answer": "1", "way": way} for way in WAYS])
+        run.feed([{"question": "Zero or one?", "answer": "1", "source": way} for way in WAYS])
         async for step in run.steps(REQUEST, timeout_s=60):
             return step
     raise AssertionError("no step came")

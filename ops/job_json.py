@@ -16,15 +16,16 @@ def story_as_map(story: JobStory) -> dict[str, object]:
         "state": story.state,
         "header": dict(story.header),
         "timeline": [{"at": at, "what": what} for at, what in story.timeline()],
-        "prompt": _plain(story.prompt),
-        "trajectory": _plain(story.trajectory),
-        "grade": _plain(story.grade),
+        "prompt": record_as_map(story.prompt),
+        "trajectory": record_as_map(story.trajectory),
+        "grade": record_as_map(story.grade),
         "sandbox": None if story.sandbox is None else story.sandbox.to_map(),
         "unreadable": list(story.unreadable),
     }
 
 
-def _plain(record: object) -> object:
+def record_as_map(record: object) -> object:
+    """One record, or None where there is none."""
     if is_dataclass(record) and not isinstance(record, type):
         return {name: _arrays(value) for name, value in asdict(record).items()}
     return None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ops.cli import bench, image, job, llm, queue, redis, run, sandbox, supervisor, top, trajectory, worker
+from ops.cli import bench, image, job, llm, queue, redis, run, sandbox, supervisor, task, top, trajectory, worker
 
 app = typer.Typer(
     name="rollstream",
@@ -37,6 +37,7 @@ app.add_typer(supervisor.app, name="supervisor", help="The DAPO supervisor.")
 app.add_typer(sandbox.app, name="sandbox", help="The sandboxes of a node: serve, list, look, stop.")
 app.add_typer(llm.app, name="llm", help="Inference servers.")
 app.add_typer(image.app, name="image", help="Files of sandboxes: bring, build, list, check, remove.")
+app.add_typer(task.app, name="task", help="Tasks: list, look, check their data, try one.")
 app.add_typer(run.app, name="run", help="Training runs: list, look, change, cancel.")
 app.add_typer(job.app, name="job", help="Single jobs: look, cancel.")
 app.add_typer(trajectory.app, name="trajectory", help="What jobs produced: check, show, save.")

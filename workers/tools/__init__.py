@@ -5,6 +5,8 @@ python               PythonTool    cells in the sandbox's IPython
 str_replace_editor   EditorTool    look at files and change them
 think                ThinkTool     a thought written down
 finish               FinishTool    the end, with an answer
+
+`web_search` (`web_search.WebSearchTool`) is made with a `search.SearchClient` by the handlers that have one.
 """
 
 from workers.tools.base import Tool, ToolOverran, ToolResult, ToolSet

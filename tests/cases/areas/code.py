@@ -1,0 +1,128 @@
+"""Cases of grading programs, through `grade_program`: behind walls where that works here, else without.
+
+A case names its kind of sandbox in `input.sandbox`; without, it runs in the first of `PREFERRED` that works.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.cases.case import BadCase, Case, Check, Difference, text_of
+from tests.contract.sandbox.kinds import KINDS
+from workers.graders import GraderError
+from workers.graders.code import AssertTest, CallTest, CodeTests, CodeVerdict, RunLimits, StdioTest, Test, grade_program, sandbox_limits
+from workers.sandbox import Isolation, Sandbox, SandboxOwner, SandboxProvider, SandboxSpec
+from workers.sandbox.local.folder import remove_tree
+
+PREFERRED = ("bubblewrap", "apptainer", "process")
+KNOWN = frozenset({"passed", "verdicts", "verdicts_any_of", "max_wall_s", "repeat", "zombies_after"})
+
+
+@asynccontextmanager
+async def area() -> AsyncIterator[Check]:
+    """One provider a kind of sandbox for all cases."""
+    folder = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # a short path: sockets live below it
+    providers: dict[str, SandboxProvider] = {}
+    try:
+
+        async def check(case: Case) -> list[Difference]:
+            name = case.input.get("sandbox") or next(name for name in PREFERRED if not KINDS[name].why_not())
+            if name not in providers:
+                providers[name] = await KINDS[name].open(folder / name).__aenter__()
+            return await _check(providers[name], case)
+
+        yield check
+    finally:
+        for provider in providers.values():
+            await provider.close()
+        remove_tree(folder)
+
+
+async def _check(provider: SandboxProvider, case: Case) -> list[Difference]:
+    unknown = set(case.expect) - KNOWN
+    if unknown:
+        raise BadCase(f"unknown expectations: {sorted(unknown)}")
+    tests = _tests(case.input)
+    found: list[Difference] = []
+    started = time.monotonic()
+    for _ in range(int(case.expect.get("repeat", 1))):
+        began = time.monotonic()
+        found += await _different(provider, case, tests)
+        if time.monotonic() - began > case.expect.get("max_wall_s", 60):
+            found.append(Difference("seconds", f"at most {case.expect['max_wall_s']}", round(time.monotonic() - started, 2)))
+        if found:
+            break
+    if _zombies() > case.expect.get("zombies_after", 10**6):
+        found.append(Difference("zombies of this process", case.expect["zombies_after"], _zombies()))
+    return found
+
+
+async def _different(provider: SandboxProvider, case: Case, tests: CodeTests) -> list[Difference]:
+    owner = SandboxOwner(job_id=f"case:{secrets.token_hex(4)}", attempt=1, boot_id="cases")
+    walls = provider.backend != "process"
+    at_once = int(case.input.get("at_once", 2))
+    isolation = Isolation.ISOLATED if walls else Isolation.NONE
+
+    async def start() -> Sandbox:
+        return await provider.start(SandboxSpec(isolation=isolation, limits=sandbox_limits(tests.limits, at_once)), owner)
+
+    try:
+        verdict: CodeVerdict | None = await grade_program(
+            text_of(case.input, "code"),
+            tests,
+            start,
+            at_once=at_once,
+            stop_at_failure=bool(case.input.get("stop_at_failure")),
+            walls=walls,
+        )
+        names, why = [str(test.verdict) for test in verdict.tests] if verdict else [], [test.why for test in verdict.tests] if verdict else []
+    except GraderError as broken:
+        verdict, names, why = None, ["grader_error"], [str(broken)]
+    found: list[Difference] = []
+    passed = case.expect["passed"] if isinstance(case.expect["passed"], list) else [case.expect["passed"]]
+    if (verdict is not None and verdict.passed) not in passed:
+        found.append(Difference("passed", case.expect["passed"], f"{names} {why}"))
+    if "verdicts" in case.expect and names != case.expect["verdicts"]:
+        found.append(Difference("verdicts", case.expect["verdicts"], f"{names} {why}"))
+    if "verdicts_any_of" in case.expect and not all(name in case.expect["verdicts_any_of"] for name in names):
+        found.append(Difference("verdicts", f"each one of {case.expect['verdicts_any_of']}", f"{names} {why}"))
+    return found
+
+
+def _tests(given: Mapping[str, Any]) -> CodeTests:
+    return CodeTests(
+        tests=[_test(given["kind"], test) for test in given["tests"]],
+        entry=given.get("entry", ""),
+        limits=RunLimits(**given["limits"]) if "limits" in given else RunLimits(),
+        float_tol=given.get("float_tol"),
+    )
+
+
+def _test(kind: str, test: Mapping[str, Any]) -> Test:
+    if kind == "stdio":
+        return StdioTest(stdin=text_of(test, "stdin"), expected=text_of(test, "expected"))
+    if kind == "call":
+        expected = text_of(test, "expected") if "expected_gen" in test else test["expected"]
+        return CallTest(arguments=test["args"], accepted=[expected])
+    if kind == "assert":
+        return AssertTest(source=text_of(test, "source"), setup=test.get("setup", ""))
+    raise BadCase(f"unknown kind {kind!r}")
+
+
+def _zombies() -> int:
+    """Children of this process that have ended and that nobody took note of."""
+    found = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        found += state == "Z" and int(parent) == os.getpid()
+    return found

@@ -54,14 +54,14 @@ async def run_worker(worker: WorkerSettings, config: Path | None) -> int:
         settings = SandboxSettings.load(config, scratch_dir=worker.scratch_dir)
         worker = worker.model_copy(update={"scratch_dir": scratch / fleet})
         if not worker.sandboxes:
-            return await serve(queue, worker, shutdown)
+            return await serve(queue, worker, shutdown, config=config)
         find = ServiceFinder(settings, config, worker.node)
         while True:
             try:
                 await find(shutdown.stop)
                 async with RemoteSandboxes(settings.run, boot=str(os.getpid()), fleet=fleet) as sandboxes:
                     async with _ended_by_loss(shutdown, sandboxes.lost) as until:
-                        code = await serve(queue, worker, until, sandboxes=sandboxes)
+                        code = await serve(queue, worker, until, sandboxes=sandboxes, config=config)
                     was_lost = sandboxes.lost.done()
             except StoppedWhileWaiting:
                 return 0

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -52,12 +53,14 @@ async def serve(
     *,
     handlers: Mapping[str, Callable[[], TaskHandler]] | None = None,
     sandboxes: RemoteSandboxes | None = None,
+    config: Path | None = None,
 ) -> int:
     """Serves a stage until it is shut down, then drains. Returns the exit code.
 
     Args:
         handlers: tasks beside the built-in and installed ones.
         sandboxes: the node's service; entered and closed by the caller, who also sees to the end of this when the service is lost.
+        config: the `rollstream.toml` that handlers with settings of their own read.
     """
     can = () if sandboxes is None else sorted(word.value for word in sandboxes.isolation)
     scratch = worker.scratch_dir or Folders.from_environment().scratch
@@ -77,7 +80,7 @@ async def serve(
     log.info("worker_starts", stage=worker.stage.value, slots=member.slots, boot=member.boot, shards=queue.shards, pid=os.getpid())
     log.info("worker_takes", capabilities=member.capabilities, node=member.node, epoch=member.epoch)
     async with AsyncExitStack() as stack:
-        found = await stack.enter_async_context(Handlers(handlers))
+        found = await stack.enter_async_context(Handlers(handlers, config=config))
         client = command_client(queue)
         stack.push_async_callback(client.aclose)
         models: ModelServers | None = None

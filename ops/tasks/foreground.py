@@ -151,5 +151,5 @@ async def foreground(config: Path | None = None, *, handlers: Handlers | None = 
         config: a `rollstream.toml`.
         handlers: others than those of this installation.
     """
-    async with handlers or Handlers() as found, SandboxesOnDemand(config) as sandboxes:
+    async with handlers or Handlers(config=config) as found, SandboxesOnDemand(config) as sandboxes:
         yield Foreground(found, sandboxes)

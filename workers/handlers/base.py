@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 from pipeline.failpoints import failpoint
@@ -150,6 +151,8 @@ class TaskHandler(ABC):
     """How rows may be written, our own layout first; empty = the handler reads `prompt.data` itself."""
     samples: Sequence[Traversable] = ()
     """Files of problems in this package, in one of the layouts."""
+    config: Path | None = None
+    """The `rollstream.toml` of this process, set before `open`; None = the one in the current folder, when there is one."""
 
     async def open(self) -> None:  # noqa: B027  # most handlers have nothing to prepare
         """Prepares what all jobs of this process share (a grader's processes)."""

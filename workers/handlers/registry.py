@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -31,9 +32,11 @@ class Handlers:
 
     Args:
         more: handlers beside the built-in ones, by name; an application that embeds workers passes its own here.
+        config: the `rollstream.toml` that handlers with settings of their own read.
     """
 
-    def __init__(self, more: Mapping[str, Callable[[], TaskHandler]] | None = None) -> None:
+    def __init__(self, more: Mapping[str, Callable[[], TaskHandler]] | None = None, *, config: Path | None = None) -> None:
+        self._config = config
         self._makers: dict[str, Callable[[], TaskHandler]] = {**BUILT_IN, **(more or {})}
         self._made: dict[str, TaskHandler] = {}
 
@@ -57,6 +60,7 @@ class Handlers:
                     raise InvalidRequest(f"no handler for task {task!r}; this worker has: {known}", field="task")
                 maker = installed[task].load()
             handler = maker()
+            handler.config = self._config
             await handler.open()
             # two jobs may have asked at once: the first one made stays
             if self._made.setdefault(task, handler) is not handler:

@@ -1,4 +1,4 @@
-"""`python -m ops.demo [--llm NAME] [--groups N] [--slots N] [--keep]` and `python -m ops.demo down`."""
+"""`python -m ops.demo [--task NAME] [--llm NAME] [--groups N] [--slots N] [--keep]` and `python -m ops.demo down`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from ops.child_processes import log_tail
 from ops.console import open_console
 from ops.demo.models import MODEL_NAMES, DemoModel, demo_model, smollm2_folder
 from ops.demo.places import DemoState, Places, kept_demos, new_run, places_of, read_state
+from ops.demo.tasks import TASKS
 from ops.demo.trainer import take_a_step
 from ops.demo.view import LiveView, introduce, next_commands, summarize
-from pipeline.errors import BrokerUnreachable, RollstreamError
+from pipeline.errors import BrokerUnreachable, InvalidRequest, RollstreamError
 from pipeline.logs import configure_logs, redact_text
 from pipeline.process import PARENT_FD
 from trainer_client import WaitTimeout
@@ -51,13 +52,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="scripted",
         help="scripted: a stand-in of this package; smollm2: a small language model in vLLM (ROLLSTREAM_VLLM_PYTHON)",
     )
-    parser.add_argument("--groups", type=_at_least(1), metavar="N", help="groups the step asks for (8 informative ones; smollm2: 2)")
-    parser.add_argument("--n", type=_at_least(2), metavar="N", help="rollouts a group (8; smollm2: 4)")
-    parser.add_argument("--slots", type=_at_least(1), metavar="N", help="rollouts at once (48; smollm2: 16)")
+    parser.add_argument("--task", choices=tuple(TASKS), default="math", help="what the rollouts do; scripted only, but for math")
+    parser.add_argument("--groups", type=_at_least(1), metavar="N", help="informative groups the step asks for (math: 8; smollm2: 2)")
+    parser.add_argument("--n", type=_at_least(2), metavar="N", help="rollouts a group (math: 8; smollm2: 4)")
+    parser.add_argument("--slots", type=_at_least(1), metavar="N", help="rollouts at once (math: 48; smollm2: 16)")
     parser.add_argument("--timeout", type=_at_least(1), metavar="S", help="seconds the step may take (150; smollm2: 600)")
     parser.add_argument("--keep", action="store_true", help="leave everything up afterwards")
     options = parser.parse_args(arguments)
-    model = demo_model(options.llm)
+    try:
+        model = demo_model(options.llm, TASKS[options.task])
+    except InvalidRequest as error:
+        parser.error(str(error))
     options.groups, options.n, options.slots = options.groups or model.groups, options.n or model.n, options.slots or model.slots
     options.timeout = options.timeout or model.step_timeout_s
     configure_logs(as_json=False, level="error")
@@ -103,7 +108,7 @@ def _demo(console: Console, places: Places, model: DemoModel, options: argparse.
     environment = dict(os.environ) if options.keep else {**os.environ, PARENT_FD: str(pipe_read)}
     with host_log.open("ab") as log:
         host = subprocess.Popen(
-            [sys.executable, "-m", "ops.demo.host", places.run, str(options.slots), model.name],
+            [sys.executable, "-m", "ops.demo.host", places.run, str(options.slots), model.name, model.task],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

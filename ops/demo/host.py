@@ -1,6 +1,6 @@
 """The process behind a demo: it holds the server and runs a node's processes, until it is told to stop or one of them fails.
 
-`python -m ops.demo.host RUN SLOTS MODEL`. With `ROLLSTREAM_PARENT_FD` it ends with the process that started it; without (--keep) it
+`python -m ops.demo.host RUN SLOTS MODEL TASK`. With `ROLLSTREAM_PARENT_FD` it ends with the process that started it; without (--keep) it
 stays until SIGTERM. What it starts ends with it in any case.
 """
 
@@ -14,6 +14,7 @@ import sys
 from ops.child_processes import ChildEnded, ChildProcesses
 from ops.demo.models import MODEL_NAMES, DemoModel, demo_model
 from ops.demo.places import PREFIX, Places, kept_demos, places_of, write_state
+from ops.demo.tasks import TASKS
 from pipeline.embedded import open_redis
 from pipeline.keys import Keys
 from pipeline.logs import configure_logs, redact_text
@@ -33,7 +34,7 @@ SERVICE = "sandboxes"
 def main() -> int:
     """Runs the host; 1 when one of its processes failed."""
     run, slots = sys.argv[1], int(sys.argv[2])
-    model = demo_model(next(name for name in MODEL_NAMES if name == sys.argv[3]))
+    model = demo_model(next(name for name in MODEL_NAMES if name == sys.argv[3]), TASKS[sys.argv[4]])
     configure_logs(as_json=False)
     places = places_of(run)
     try:

@@ -1,4 +1,4 @@
-"""The models a demo can run on: the scripted one of this package, and a real small language model in a real vLLM.
+"""The models a demo can run on: the scripted one of this package, which knows every task, and a real small language model in a real vLLM.
 
 Each says what a person is told of it, which processes serve it, and what the step asks of it. SmolLM2-135M gets the short problems and no
 tool, and every group counts: it solves next to none of them, and a step that waited for groups with right and wrong answers would not end.
@@ -15,6 +15,11 @@ import orjson
 
 from ops.child_processes import ChildProcesses
 from ops.demo.places import Places
+from ops.demo.tasks import DemoTask
+from ops.tasks.scripts import scripted_problems, write_problems
+from pipeline.errors import InvalidRequest
+from pipeline.folders import make_private_folder
+from pipeline.messages import JobTemplate
 from trainer_client import ChatRequest, LimitsRequest, SamplingRequest, StepRequest
 from workers.handlers.math.handler import SAMPLES
 from workers.handlers.math.layouts import LAYOUTS
@@ -22,7 +27,7 @@ from workers.handlers.task_data import load_rows
 
 ModelName = Literal["scripted", "smollm2"]
 MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
-SCRIPTED_PACE = ("--first-token-ms", "40", "--per-token-ms", "4", "--mean-steps", "3", "--tool-rate", "0.25")
+SCRIPTED_PACE = ("--first-token-ms", "40", "--per-token-ms", "4", "--mean-steps", "3")
 """Fast enough for a minute, slow enough to watch."""
 SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 """What its template writes for a dialogue without a system message."""
@@ -35,6 +40,7 @@ class DemoModel:
     """One of them."""
 
     name: ModelName
+    task: str
     asks: str
     """What the step asks for, with places for `groups` and `n`."""
     said: str
@@ -59,9 +65,17 @@ class DemoModel:
     """The step, of so many groups and members."""
 
 
-def demo_model(name: ModelName) -> DemoModel:
-    """The model of a name."""
-    return _SCRIPTED if name == "scripted" else _SMOLLM2
+def demo_model(name: ModelName, task: DemoTask) -> DemoModel:
+    """The model of a name, on a task.
+
+    Raises:
+        InvalidRequest: that model knows only `math`.
+    """
+    if name == "scripted":
+        return _scripted(task)
+    if task.name != _SMOLLM2.task:
+        raise InvalidRequest(f"smollm2 is shown on {_SMOLLM2.task} alone, got {task.name}", field="task")
+    return _SMOLLM2
 
 
 def smollm2_folder(places: Places) -> Path:
@@ -72,46 +86,50 @@ def smollm2_folder(places: Places) -> Path:
 # ---- the scripted model
 
 
-def _start_scripted(children: ChildProcesses, places: Places) -> None:
-    files = [str(sample) for sample in SAMPLES]
-    children.start("model", "workers.llm.scripted", "--socket", str(places.model_socket), *SCRIPTED_PACE, "--problems", *files)
-
-
 def _scripted_address(places: Places) -> str:
     """The model's socket is there when it listens."""
     return f"unix:{places.model_socket}" if places.model_socket.exists() else ""
 
 
-def _scripted_request(_: Places, groups: int, n: int) -> StepRequest:
-    return StepRequest(
-        task="math",
-        groups=groups,
-        n=n,
-        ahead=0,
-        run_seed=11,
-        sampling=SamplingRequest(max_tokens=400),
-        limits=LimitsRequest(max_turns=5, max_sampled_tokens=1200, tool_timeout_s=15.0),
-        version="1.0",
+def _scripted(task: DemoTask) -> DemoModel:
+    def start(children: ChildProcesses, places: Places) -> None:
+        make_private_folder(places.scratch)
+        problems = places.scratch / "problems.jsonl"  # with the answers: it goes with the demo
+        write_problems(problems, scripted_problems(task.handler(), JobTemplate(task=task.name, options=task.options), task.rows()))
+        words = ("--socket", str(places.model_socket), *SCRIPTED_PACE, *task.pace, "--problems", str(problems))
+        children.start("model", "workers.llm.scripted", *words)
+
+    def request(_: Places, groups: int, n: int) -> StepRequest:
+        return StepRequest(
+            task=task.name,
+            groups=groups,
+            n=n,
+            ahead=0,
+            run_seed=11,
+            options=dict(task.options),
+            sampling=SamplingRequest(max_tokens=task.max_tokens),
+            limits=LimitsRequest(max_turns=task.max_turns, max_sampled_tokens=task.max_sampled_tokens, tool_timeout_s=15.0),
+            version="1.0",
+        )
+
+    return DemoModel(
+        name="scripted",
+        task=task.name,
+        asks=task.asks,
+        said="Nothing is downloaded now; no GPU and no sudo is used; everything listens on Unix sockets of yours. "
+        "[bold]The model is a scripted stand-in: its rewards say nothing of a model.[/bold] "
+        "The pipeline, sandboxes (here without walls), grader and tokens are real.",
+        takes=task.takes,
+        groups=task.groups,
+        n=task.n,
+        slots=task.slots,
+        step_timeout_s=150,
+        start_timeout_s=30.0,
+        start=start,
+        address=_scripted_address,
+        rows=lambda: list(task.rows()),
+        request=request,
     )
-
-
-_SCRIPTED = DemoModel(
-    name="scripted",
-    asks="{groups} informative groups of {n} rollouts on math problems with a Python tool",
-    said="Nothing is downloaded now; no GPU and no sudo is used; everything listens on Unix sockets of yours. "
-    "[bold]The model is a scripted stand-in: its rewards say nothing of a model.[/bold] "
-    "The pipeline, sandboxes (here without walls), grader and tokens are real.",
-    takes="about half a minute on two free cores",
-    groups=8,
-    n=8,
-    slots=48,
-    step_timeout_s=150,
-    start_timeout_s=30.0,
-    start=_start_scripted,
-    address=_scripted_address,
-    rows=lambda: _problems(longest=None),
-    request=_scripted_request,
-)
 
 
 # ---- SmolLM2 in vLLM
@@ -160,6 +178,7 @@ def _smollm2_request(places: Places, groups: int, n: int) -> StepRequest:
 
 _SMOLLM2 = DemoModel(
     name="smollm2",
+    task="math",
     asks="{groups} groups of {n} rollouts on short math problems",
     said="The model is [bold]SmolLM2-135M-Instruct in a real vLLM[/bold]: tokens, logprobs and rewards are its own. It is very small: "
     "expect few right answers, or none. vLLM listens on 127.0.0.1, everything else on Unix sockets of yours.",

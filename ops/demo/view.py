@@ -17,11 +17,14 @@ from ops.demo.trainer import DemoOutcome
 from ops.job_view import render_trajectory
 from ops.look import Look, RunLook
 from ops.run_view import bar, shares
-from pipeline.messages import Stage
+from ops.visible_text import visible_line
+from pipeline.messages import Grade, Prompt, Stage
 from trainer_client.records import GroupRecord
+from workers.stages.sandbox_record import SANDBOX
 
 BAR = 28
 GROUPS_SHOWN = 24
+MOST_DETAIL_CHARS = 120
 RIGHT, WRONG, UNCOUNTED = "●", "○", "·"
 
 
@@ -99,18 +102,26 @@ def summarize(console: Console, outcome: DemoOutcome) -> None:
     console.rule("one trajectory, whole")
     console.print(f"[dim]job {escape(outcome.example.job)}[/dim]")
     render_trajectory(console, outcome.trajectory, longest=700)
-    gold = outcome.prompt.data.get("answer", "?")
     if outcome.grade is not None:
-        found = outcome.grade.details
-        console.print(
-            f"[bold]verdict[/bold] {found.get('verdict')} · boxed {escape(repr(found.get('extracted')))} · gold {escape(repr(gold))} · "
-            f"reward {outcome.grade.reward:g} · by {escape(outcome.grade.grader)}"
-        )
+        console.print(_verdict(outcome.grade, outcome.prompt))
     console.print()
     console.rule(f"groups ({RIGHT} right  {WRONG} wrong  {UNCOUNTED} not counted)")
     _groups(console, outcome)
     console.print()
     _figures(console, outcome)
+
+
+def _verdict(grade: Grade, prompt: Prompt) -> Text:
+    """What the grader said, in a line: `math` says what stood in the box and what should have."""
+    said = {name: value for name, value in grade.details.items() if name != SANDBOX and isinstance(value, str | int | float)}
+    words = [str(said.pop("verdict"))] if "verdict" in said else []
+    if "extracted" in said:
+        words += [f"boxed {said['extracted']!r}", f"gold {prompt.data.get('answer', '?')!r}"]
+    else:
+        words += [f"{name} {visible_line(str(value))[:MOST_DETAIL_CHARS]}" for name, value in said.items()]
+        words += [f"{name} {value:g}" for name, value in grade.components.items()]
+    words += [f"reward {grade.reward:g}", f"by {grade.grader}"]
+    return Text.assemble(("verdict ", "bold"), " · ".join(words))
 
 
 def _groups(console: Console, outcome: DemoOutcome) -> None:

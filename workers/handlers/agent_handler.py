@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from pipeline.failpoints import failpoint
-from pipeline.messages import ChatMessage, JobSpec, Trajectory
-from workers.agent import AgentSettings, Renderer, RetryPolicy, ServersSeen, TrajectoryRecorder, renderer_for, run_agent
+from pipeline.messages import ChatMessage, JobSpec, Json, Trajectory
+from workers.agent import AgentEnd, AgentSettings, Renderer, RetryPolicy, ServersSeen, TrajectoryRecorder, renderer_for, run_agent
 from workers.handlers.base import RunContext, TaskHandler
 from workers.sandbox.base import Sandbox
 from workers.tools import Tool, ToolSet, tools_called
@@ -30,6 +30,11 @@ class AgentHandler(TaskHandler):
     def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
         """What the model may call, made anew for each trajectory. Default: the built-in tools of `tool_names`."""
         return tools_called(self.tool_names, sandbox)
+
+    async def collect(self, context: RunContext, sandbox: Sandbox, end: AgentEnd) -> Json:
+        """What EVAL will need of the sandbox, for `trajectory.extra`: asked when the loop has ended, also at a limit, while the sandbox
+        still lives. What the agent did to it is data; a sandbox that broke is raised. Default: nothing."""
+        return {}
 
     def renderer(self, spec: JobSpec) -> Renderer:
         """How dialogues of this job's model become ids. Called in a thread: it may read a large vocabulary."""
@@ -60,5 +65,6 @@ class AgentHandler(TaskHandler):
                 active=context.active,
                 settings=self.settings,
             )
+            collected = await self.collect(context, sandbox, end) if sandbox is not None else {}
         failpoint("sandbox_stop")
-        return recorder.trajectory(end.stop, answer=end.answer, extra=seen.record())
+        return recorder.trajectory(end.stop, answer=end.answer, extra={**seen.record(), **collected})

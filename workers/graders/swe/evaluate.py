@@ -6,7 +6,8 @@ Order of things, each on the result of the one before:
     2  the patch (`patch_apply.py`); one that does not apply ends here
     3  what steers the runner, and tests, put back (`steering.py`)
     4  the hidden tests laid over it
-    5  the test command, with a reporter in it (`channel.py`); runners without one write for machines (`structured.py`), or a log
+    5  what has to be built, then the test command, with a reporter in it (`channel.py`); runners without one write for machines
+       (`structured.py`), or a log alone
     6  events, exit code and log held against each other (`agreement.py`), and the verdict (`verdict.py`)
 
 An answer in any case; a `GraderError` only where the task or its image is at fault as far as can be told from here.
@@ -52,6 +53,8 @@ class SweTests:
     """Where else tests of the task are: files whose names test ids do not tell."""
     before: str = ""
     """What bash does before the command, in the same shell: an environment to activate."""
+    setup: str = ""
+    """What bash does once before all that, in a shell of its own: building what the patch changed. Its failure is the tests' to tell."""
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 1800.0
     names_without_files: bool = False
@@ -95,6 +98,8 @@ async def evaluate(sandbox: Sandbox, source: RepositorySource, tests: SweTests, 
         took_s = time.monotonic() - began
         return Evaluation(resolved=False, reason=applied.reason, detail=applied.detail, applied=applied, took_s=took_s)
     undone = await _lay_tests(sandbox, repository, source, tests, applied)
+    if tests.setup:
+        await sandbox.exec(f"exec 2>&1\n{tests.setup}", cwd=repository.folder, env=tests.env, timeout_s=tests.timeout_s)
     command = f"{tests.before}\n{tests.command}" if tests.before else tests.command
     heard = await _run(sandbox, repository.folder, command, tests)
     log = None if heard.log_was_cut else parse_log(tests.framework, heard.log.decode("utf-8", "replace"))
@@ -127,7 +132,8 @@ async def _lay_tests(
 ) -> PutBack:
     """Puts back what must not count, then lays the hidden tests."""
     folder, base = repository.folder, repository.base_commit
-    hidden = {path: entry for path, entry in (await tree_entries(sandbox, folder, repository.whole_tree)).items() if _below(path, source.hidden)}
+    whole = await tree_entries(sandbox, folder, repository.whole_tree) if source.hidden else {}
+    hidden = {path: entry for path, entry in whole.items() if _below(path, source.hidden)}
     laid = paths_of_patch(tests.patch)
     undone = await put_back(
         sandbox,
@@ -155,9 +161,7 @@ async def _run(sandbox: Sandbox, folder: str, command: str, tests: SweTests) -> 
         return await run_with_reporter(sandbox, folder, command, tests.framework, timeout_s=tests.timeout_s, env=tests.env)
     if tests.framework in STRUCTURED:
         return await run_structured(sandbox, folder, command, tests.framework, timeout_s=tests.timeout_s, env=tests.env)
-    done = await sandbox.exec(
-        f"exec 2>&1\n{command}", cwd=folder, env=tests.env, timeout_s=tests.timeout_s, max_output_bytes=MAX_LOG_BYTES
-    )
+    done = await sandbox.exec(f"exec 2>&1\n{command}", cwd=folder, env=tests.env, timeout_s=tests.timeout_s, max_output_bytes=MAX_LOG_BYTES)
     return Heard(
         log=done.stdout,
         log_was_cut=bool(done.truncated_bytes),
@@ -197,7 +201,8 @@ def files_of_ids(tests: SweTests) -> set[str]:
             found.add(name.split("::")[0])
         elif tests.framework == "unittest":
             parts = name.rpartition("(")[2].rstrip(")").split(".")
-            found |= {"/".join(parts[:count]) + ".py" for count in range(1, len(parts)) if all(part.isidentifier() for part in parts[:count])}
+            if all(part.isidentifier() for part in parts):
+                found |= {"/".join(parts[:count]) + ".py" for count in range(1, len(parts))}
     return found
 
 
@@ -217,4 +222,3 @@ def _below(path: str, places: tuple[str, ...]) -> bool:
 def without_log(evaluation: Evaluation) -> Evaluation:
     """The same without its log, which is kept elsewhere."""
     return replace(evaluation, log=b"")
-

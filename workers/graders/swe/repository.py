@@ -32,8 +32,10 @@ _IDENTITY = {
     "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z",
     "GIT_CONFIG_NOSYSTEM": "1",
 }
-_PLAIN = ("-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "commit.gpgSign=false")
-_PLAIN += ("-c", "core.quotePath=false", "-c", "gc.auto=0", "-c", "core.autocrlf=false")
+_PLAIN = (
+    *("-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "commit.gpgSign=false"),
+    *("-c", "core.quotePath=false", "-c", "gc.auto=0", "-c", "core.autocrlf=false"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

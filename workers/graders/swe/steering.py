@@ -58,8 +58,10 @@ RUNNER_MODULES = frozenset(
     )
 )
 _PYTHON_NAMES = frozenset(
-    ("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "tox.toml", "noxfile.py", "nose.cfg", ".noserc")
-    + (".coveragerc", "unittest.cfg", ".testr.conf", ".stestr.conf")
+    (
+        *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "tox.toml", "noxfile.py", "nose.cfg"),
+        *(".noserc", ".coveragerc", "unittest.cfg", ".testr.conf", ".stestr.conf"),
+    )
 )
 _JS_NAME = re.compile(
     r"(jest|babel|vitest|vite|karma|ava|cypress|playwright)\.(config|setup)\..+|\.babelrc.*|\.mocharc.*|\.npmrc|\.yarnrc.*|\.pnp\..+"

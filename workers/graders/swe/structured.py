@@ -25,9 +25,7 @@ _PACKAGE_SCRIPT = re.compile(r"\b(npm|pnpm)\s+(test|t|run\s+\S+)\b[^\n;&|]*")
 _JEST = re.compile(r"\b(jest|yarn\s+(run\s+)?\S+)\b[^\n;&|]*")
 
 
-async def run_structured(
-    sandbox: Sandbox, folder: str, command: str, framework: str, *, timeout_s: float, env: Mapping[str, str]
-) -> Heard:
+async def run_structured(sandbox: Sandbox, folder: str, command: str, framework: str, *, timeout_s: float, env: Mapping[str, str]) -> Heard:
     """Runs `command` by bash in `folder`, told to write for machines."""
     place = f"/tmp/rollstream-{secrets.token_hex(8)}.json"
     asked = with_json(command, framework, place)
@@ -60,8 +58,14 @@ def with_json(command: str, framework: str, place: str) -> str:
         return _GO_TEST.sub("go test -json", command)
     options = f"--json --outputFile={place}"
     if _PACKAGE_SCRIPT.search(command):
-        return _PACKAGE_SCRIPT.sub(lambda found: f"{found[0].rstrip()}{' ' if ' -- ' in found[0] else ' -- '}{options} ", command, count=1).strip()
-    return _JEST.sub(lambda found: f"{found[0].rstrip()} {options} ", command, count=1).strip()
+        return _PACKAGE_SCRIPT.sub(
+            lambda found: _with(found[0], options if " -- " in found[0] else f"-- {options}"), command, count=1
+        ).strip()
+    return _JEST.sub(lambda found: _with(found[0], options), command, count=1).strip()
+
+
+def _with(words: str, options: str) -> str:
+    return f"{words.rstrip()} {options} "
 
 
 def go_log(events: bytes) -> tuple[bytes, bool]:

@@ -1,4 +1,4 @@
-"""Programs of ours that run inside a sandbox beside the tests, and on which the verdict rests. They are sent in as text, never imported here.
+"""Programs of ours that run inside a sandbox beside the tests, and on which the verdict rests. They are sent in as text.
 
     recorder.py            starts the test command, listens, and says in the end what it heard
     channel.py             how a reporter talks to the recorder

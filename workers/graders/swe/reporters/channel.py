@@ -1,6 +1,6 @@
 """How a reporter talks to the recorder: signed, numbered lines over a socket, from the process that connected and from no other.
 
-The names of the socket and of this module leave the environment as soon as it is connected: programs that the tests start know nothing of it.
+The names of the socket and of this module leave the environment as soon as it is connected: what the tests start knows nothing of it.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ def connect(framework):
             return
         body = b"%d %s" % (state[0], dump(event).encode("utf-8", "surrogateescape"))
         state[0] += 1
-        try:
+        try:  # noqa: SIM105  # tested code may have replaced contextlib
             send_all(sign(key, body, digest).hexdigest().encode() + b" " + body + b"\n")
         except OSError:  # the channel was closed under us: what is not said has not happened
             pass

@@ -3,6 +3,7 @@
 A test's end is what its reports say, or worse: whether the test function raised is seen here too, independently of the report about it.
 """
 
+import contextlib
 import os
 import sys
 
@@ -50,7 +51,7 @@ HOOKS = (
 )
 
 
-class Reporter(object):
+class Reporter:
     def __init__(self, send, watch):
         self.send = send
         self.watch = watch
@@ -94,10 +95,10 @@ class Reporter(object):
     def pytest_runtest_logfinish(self, nodeid, location):
         status = self._status(nodeid)
         if status == "PASSED" and self.raised.get(nodeid):
-            self._tell("%s raised, and was reported as passed" % nodeid)
+            self._tell(f"{nodeid} raised, and was reported as passed")
             status = "FAILED"
         for name in self.watch.changed():
-            self._tell("the runner's %s was replaced" % name)
+            self._tell(f"the runner's {name} was replaced")
         self.counts[status] = self.counts.get(status, 0) + 1
         self.send({"e": "end", "t": self._names(nodeid), "s": status})
 
@@ -112,9 +113,9 @@ class Reporter(object):
         yield
         config = session.config
         for name in sorted(self._who_implements(config) - (self.plugins or set())):
-            self._tell("%s joined the runner while it ran" % name)
+            self._tell(f"{name} joined the runner while it ran")
         for name in self.watch.changed():
-            self._tell("the runner's %s was replaced" % name)
+            self._tell(f"the runner's {name} was replaced")
         terminal = config.pluginmanager.getplugin("terminalreporter")
         stats = getattr(terminal, "stats", {})
         self.send(
@@ -149,7 +150,7 @@ class Reporter(object):
     def _names(self, nodeid):
         try:
             seen = self.session.config.cwd_relative_nodeid(nodeid)
-        except Exception:
+        except (AttributeError, TypeError, ValueError):  # not every version has it
             seen = nodeid
         return [nodeid] if seen == nodeid else [nodeid, seen]
 
@@ -161,7 +162,7 @@ class Reporter(object):
             for implementation in caller.get_hookimpls() if caller is not None else ():
                 path = getattr(implementation.plugin, "__file__", "") or ""
                 if os.path.basename(path) != "conftest.py":
-                    found.add("%s of plugin %s" % (name, implementation.plugin_name))
+                    found.add(f"{name} of plugin {implementation.plugin_name}")
         return found
 
     def _tell(self, why):
@@ -181,10 +182,8 @@ def begin():
     if send is None:
         return None
     for name in MODULES:
-        try:
+        with contextlib.suppress(ImportError):
             __import__(name)
-        except ImportError:
-            pass
     watch = __import__(WATCH).RunnerWatch(MODULES, NAMESPACES, os.getcwd())
     for name in (CHANNEL, WATCH):
         sys.modules.pop(name, None)

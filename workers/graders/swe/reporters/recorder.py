@@ -10,6 +10,7 @@
 """
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -33,7 +34,7 @@ IS_LINUX = sys.platform.startswith("linux")
 CREDENTIALS = struct.Struct("3i")
 
 
-class Session(object):
+class Session:
     """One reporter: one process that runs tests."""
 
     def __init__(self, connection, pid, at):
@@ -95,9 +96,7 @@ class Session(object):
             self.tests[names[0]] = [status, names[1:], begins]
             return
         was, _, is_open = known
-        if not begins and is_open and was == "NO_END":
-            known[0] = status
-        elif WORSE.index(status) > WORSE.index(was) and not begins:
+        if not begins and ((is_open and was == "NO_END") or WORSE.index(status) > WORSE.index(was)):
             known[0] = status
         known[2] = begins
 
@@ -125,7 +124,7 @@ def hide():
 
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
-    except Exception:  # an image without a working ctypes: the other walls stand
+    except (ImportError, OSError, AttributeError):  # an image without a working ctypes: the other walls stand
         pass
 
 
@@ -197,10 +196,8 @@ def run(task):
         while selector.select(0.0):  # what was said before the end is still to be read
             refused += hear(selector, listener, sessions, 0.0)
     if timed_out:
-        try:
+        with contextlib.suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)
-        except OSError:
-            pass
     code = child.wait()
     report = {
         "returncode": code,
@@ -210,7 +207,7 @@ def run(task):
         "unknown": refused + sum(1 for session in sessions if not session.framework),
     }
     packed = base64.b64encode(zlib.compress(json.dumps(report).encode("utf-8", "surrogateescape"))).decode()
-    sys.stderr.write("\n%s%s\n" % (MARK, packed))
+    sys.stderr.write(f"\n{MARK}{packed}\n")
     sys.stderr.flush()
     return 128 - code if code < 0 else code
 
@@ -234,10 +231,8 @@ def hear(selector, listener, sessions, wait_s):
             sessions.append(session)
             connection.setblocking(False)
             selector.register(connection, selectors.EVENT_READ, session)
-            try:
+            with contextlib.suppress(OSError):
                 connection.sendall(session.key.encode() + b"\n")
-            except OSError:
-                pass
         elif isinstance(key.data, Session):
             session = key.data
             try:

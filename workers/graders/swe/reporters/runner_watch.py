@@ -34,7 +34,7 @@ def code_of(value):
     return getattr(value, "__code__", None)
 
 
-class RunnerWatch(object):
+class RunnerWatch:
     """The runner as it is now."""
 
     def __init__(self, modules, namespaces, root):
@@ -50,7 +50,7 @@ class RunnerWatch(object):
             current = vars(owner).get(key, MISSING)
             if current is value and code_of(current) is code:
                 continue
-            name = "%s.%s" % (getattr(owner, "__name__", owner), key)
+            name = "{}.{}".format(getattr(owner, "__name__", owner), key)
             if name in self.told or not self._from_inside(current):
                 continue
             self.told.add(name)
@@ -66,7 +66,7 @@ class RunnerWatch(object):
             return True
         code = code_of(value)
         if code is None:
-            code = code_of(getattr(type(value), "__call__", None))
+            code = code_of(vars(type(value)).get("__call__"))
         if code is None:
             kind = value if isinstance(value, type) else type(value)
             module = sys.modules.get(getattr(kind, "__module__", "") or "")

@@ -22,14 +22,14 @@ def names_of(test):
     owner, _, method = whole.rpartition(".")
     method = getattr(test, "_testMethodName", method)
     if owner:
-        names += ["%s (%s)" % (method, owner), "%s (%s.%s)" % (method, owner, method)]
+        names += [f"{method} ({owner})", f"{method} ({owner}.{method})"]
     described = test.shortDescription() if hasattr(test, "shortDescription") else None
     if described:
         names.append(described)
     return sorted(set(names), key=names.index)
 
 
-class Reporter(object):
+class Reporter:
     def __init__(self):
         self.send = None
         self.watch = None
@@ -73,7 +73,7 @@ class Reporter(object):
 
     def _end(self, test, verdict):
         for name in self.watch.changed():
-            self.send({"e": "tampering", "why": "the runner's %s was replaced" % name})
+            self.send({"e": "tampering", "why": f"the runner's {name} was replaced"})
         self.counts[verdict] = self.counts.get(verdict, 0) + 1
         self.send({"e": "end", "t": names_of(test), "s": verdict})
 
@@ -81,7 +81,7 @@ class Reporter(object):
         if self.send is None or os.getpid() != self.owner:
             return
         for name in self.watch.changed():
-            self.send({"e": "tampering", "why": "the runner's %s was replaced" % name})
+            self.send({"e": "tampering", "why": f"the runner's {name} was replaced"})
         shown = {"ran": result.testsRun, "failed": len(result.failures), "error": len(result.errors)}
         well = result.wasSuccessful()
         self.send({"e": "finish", "exit": 0 if well else 1, "counts": self.counts, "shown": shown, "verbose": 0})

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import structlog
 
-from ops.sandbox_service import ServiceFinder
+from ops.sandbox_service import START_S, ServiceFinder, ServiceNotStarted
 from pipeline.embedded import open_redis
 from pipeline.folders import Folders, make_private_folder
 from pipeline.layout import check_layout
+from pipeline.messages import Stage
 from pipeline.process import Shutdown, StoppedWhileWaiting, until_reached
 from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
@@ -38,7 +39,8 @@ def join_queue(stack: AsyncExitStack, config: Path | None) -> QueueSettings:
 async def run_worker(worker: WorkerSettings, config: Path | None) -> int:
     """One worker process, from start to clean end; returns its exit code.
 
-    A worker that loses the node's service hands back what it holds, finds the next service, and comes back with that one's epoch.
+    A worker that loses the node's service hands back what it holds, finds the next service, and comes back with that one's epoch. EVAL does
+    without where none comes up: most tasks are graded without a sandbox.
     """
     shutdown = Shutdown()
     shutdown.on_signals()
@@ -58,9 +60,9 @@ async def run_worker(worker: WorkerSettings, config: Path | None) -> int:
         find = ServiceFinder(settings, config, worker.node)
         while True:
             try:
-                await find(shutdown.stop)
+                await find(shutdown.stop, patience_s=START_S if worker.stage is Stage.EVAL else None)
                 async with RemoteSandboxes(settings.run, boot=str(os.getpid()), fleet=fleet) as sandboxes:
-                    async with _ended_by_loss(shutdown, sandboxes.lost) as until:
+                    async with _ended_by(shutdown, sandboxes.lost, hurry=True) as until:
                         code = await serve(queue, worker, until, sandboxes=sandboxes, config=config)
                     was_lost = sandboxes.lost.done()
             except StoppedWhileWaiting:
@@ -68,19 +70,51 @@ async def run_worker(worker: WorkerSettings, config: Path | None) -> int:
             except ServiceNotThere as error:  # it ended in the moment between
                 log.warning("node_service_not_there", error=str(error))
                 continue
+            except ServiceNotStarted as error:
+                if worker.stage is not Stage.EVAL:
+                    raise
+                code, has_come = await _without_sandboxes(queue, worker, shutdown, find, why=str(error), config=config)
+                if shutdown.stop.is_set() or not has_come:
+                    return code
+                continue
             if shutdown.stop.is_set() or not was_lost:
                 return code
             log.warning("worker_comes_back", why="the node's sandbox service was lost")
 
 
+async def _without_sandboxes(
+    queue: QueueSettings, worker: WorkerSettings, shutdown: Shutdown, find: ServiceFinder, *, why: str, config: Path | None
+) -> tuple[int, bool]:
+    """Grades what needs no sandbox on a node that has none, until one has; returns the exit code, and whether that was why it left.
+
+    Jobs that need one go back to the queue, uncounted, for other workers.
+    """
+    log.warning("worker_without_sandboxes", what="jobs that need a sandbox to be graded go to other workers", why=why)
+    coming = asyncio.create_task(find.comes(), name="node-service")
+    try:
+        async with _ended_by(shutdown, coming, hurry=False) as until:
+            code = await serve(queue, worker, until, config=config)
+        has_come = coming.done()
+    finally:
+        coming.cancel()
+    if has_come:
+        log.info("worker_comes_back", why=await coming)
+    return code, has_come
+
+
 @asynccontextmanager
-async def _ended_by_loss(shutdown: Shutdown, lost: asyncio.Future[str]) -> AsyncIterator[Shutdown]:
-    """The shutdown of a worker that also leaves, in a hurry, when the node's service is lost: what it holds is gone."""
+async def _ended_by(shutdown: Shutdown, news: asyncio.Future[str], *, hurry: bool) -> AsyncIterator[Shutdown]:
+    """The shutdown of a worker that also leaves when there is news of the node's service.
+
+    Args:
+        hurry: what it holds is gone, as when the service is lost; else it is finished first.
+    """
     until = Shutdown()
 
-    def on_loss(_: object) -> None:
+    def on_news(_: object) -> None:
         until.stop.set()
-        until.hurry.set()
+        if hurry:
+            until.hurry.set()
 
     async def follow(given: asyncio.Event, own: asyncio.Event) -> None:
         await given.wait()
@@ -90,11 +124,11 @@ async def _ended_by_loss(shutdown: Shutdown, lost: asyncio.Future[str]) -> Async
         asyncio.create_task(follow(shutdown.stop, until.stop), name="stop"),
         asyncio.create_task(follow(shutdown.hurry, until.hurry), name="hurry"),
     ]
-    lost.add_done_callback(on_loss)
+    news.add_done_callback(on_news)
     try:
         yield until
     finally:
-        lost.remove_done_callback(on_loss)
+        news.remove_done_callback(on_news)
         for task in following:
             task.cancel()
 

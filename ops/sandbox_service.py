@@ -38,6 +38,8 @@ START_S = 30.0
 """A service finds out in a second or two what works on its node, and sweeps before it listens."""
 POLL_S = 0.05
 AGAIN_S = 1.0
+LOOK_AGAIN_S = 5.0
+"""Who does without a service looks as often whether one has come."""
 EXIT_ALREADY_SERVED = 4
 LINGER_S = 3.0
 """A service that workers started outlives the last of them by this: workers are often started again at once."""
@@ -132,14 +134,18 @@ class ServiceFinder:
         self._has_answered = False
         """Since the child was started: one that ends afterwards did start, however it ended."""
 
-    async def __call__(self, stop: asyncio.Event) -> None:
+    async def __call__(self, stop: asyncio.Event, *, patience_s: float | None = None) -> None:
         """Returns when a service answers.
 
+        Args:
+            patience_s: where nobody may start one here, so long one is waited for; None = for ever.
+
         Raises:
-            ServiceNotStarted: the one that was started has ended, or says nothing.
+            ServiceNotStarted: the one that was started has ended, or says nothing; none came in that time.
             StoppedWhileWaiting: `stop` was set.
         """
-        deadline_s, said = time.monotonic() + self._start_s, False
+        began_s, said = time.monotonic(), False
+        deadline_s = began_s + self._start_s
         while True:
             why = await self._answer()
             if not why:
@@ -149,6 +155,8 @@ class ServiceFinder:
                 if not said:
                     log.warning("waiting_for_node_service", why=why)
                 said = True
+                if patience_s is not None and time.monotonic() > began_s + patience_s:
+                    raise ServiceNotStarted(f"no sandbox service within {patience_s:g} s: {why}")
             elif not await asyncio.to_thread(self._see_to_child) and time.monotonic() > deadline_s:
                 raise ServiceNotStarted(f"no sandbox service within {self._start_s:g} s: {why}; its log: {self._log}")
             elif time.monotonic() > deadline_s and not said:
@@ -160,6 +168,13 @@ class ServiceFinder:
                 raise StoppedWhileWaiting
             except TimeoutError:
                 continue
+
+    async def comes(self) -> str:
+        """Returns when a service answers, whoever started it; starts none. What to say of it."""
+        while why := await self._answer():
+            log.debug("no_node_service_yet", why=why)
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return "a sandbox service answers"
 
     def close(self) -> None:
         """Lets go of a service that was started here: it ends when nobody else uses it."""

@@ -2,7 +2,8 @@
 
 SandboxError               the boundary is the sandbox; `retryable`: a new sandbox, or the same call later, can help
 ├── SandboxStartError      it could not be made
-│   └── NodeUnavailable      this node starts nothing now; another does, or this one later
+│   ├── NodeUnavailable      this node starts nothing now; another does, or this one later
+│   └── NotServedHere        this node has no such sandboxes; another may
 ├── SandboxRefused         it is there, and this caller may not have it
 │   ├── StaleAttempt         a later attempt of the job was seen here
 │   └── SandboxBusy          another attachment holds it
@@ -57,6 +58,13 @@ class NodeUnavailable(SandboxStartError):
 
     def __init__(self, backend: str, why: str) -> None:
         super().__init__(backend, why)
+
+
+class NotServedHere(SandboxStartError):
+    """The node's backend has no sandbox as it was asked for: no walls, no images, no way out. It never will; another node may."""
+
+    def __init__(self, backend: str, why: str) -> None:
+        super().__init__(backend, why, retryable=False)
 
 
 class SandboxRefused(SandboxError):

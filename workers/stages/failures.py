@@ -3,7 +3,7 @@
     what was raised                          boundary   again?
     InvalidRequest, DamagedBody, BodyTooLarge  body     no: the job can never succeed as it stands
     NewerMessage, NoSandboxes                body       handed back uncounted, and this worker rests: another can serve it
-    NodeUnavailable                          sandbox    the same
+    NodeUnavailable                          sandbox    the same; in EVAL NotServedHere, too: any node may have been given the job
     SandboxError                             sandbox    as the error says; in RUN from INIT. EnvironmentGone, SandboxTaken: a loss, from
                                                         INIT, or in EVAL from there
     ModelError                               model      as the error says
@@ -34,7 +34,7 @@ from pipeline.messages import Failure, Outcome, Settlement, Stage
 from workers.agent.renderers.errors import RendererUnavailable
 from workers.graders.errors import GraderError
 from workers.handlers.base import Ended, EnvironmentGone, NoSandboxes, StageContext, TaskHandler, failed_hook
-from workers.sandbox.errors import NodeUnavailable, SandboxError, SandboxTaken
+from workers.sandbox.errors import NodeUnavailable, NotServedHere, SandboxError, SandboxTaken
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +96,7 @@ def kind_of(reason: str) -> str:
 
 def end_of(stage: Stage, error: Exception, handler: TaskHandler | None, context: StageContext | None) -> End:
     """How an attempt ends that raised `error`."""
-    if isinstance(error, UNFIT):
+    if isinstance(error, UNFIT) or (stage is Stage.EVAL and isinstance(error, NotServedHere)):
         return GivenUp("back", str(error), is_unfit=True)
     failure = failure_of(stage, error)
     job = context.spec.job if context else ""

@@ -25,7 +25,7 @@ from pipeline.failpoints import failpoint
 from pipeline.folders import make_private_folder, socket_path
 from workers.sandbox import inside as execution
 from workers.sandbox.base import Probe
-from workers.sandbox.errors import BadImage, SandboxError, SandboxGone, SandboxStartError
+from workers.sandbox.errors import BadImage, NotServedHere, SandboxError, SandboxGone, SandboxStartError
 from workers.sandbox.images import ImageLease, ImageSource
 from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram, kernel_context
 from workers.sandbox.launcher import Launcher, SharedFolder
@@ -184,7 +184,7 @@ class LocalSandboxes:
         if spec.image and not refused and self._images is None:
             refused = f"the task asks for image {spec.image!r}, and this node has no image store"
         if refused:
-            raise SandboxStartError(self.backend, refused, retryable=False)
+            raise NotServedHere(self.backend, refused)
         starting = asyncio.create_task(self._start(spec, owner), name=f"start sandbox of {owner.job_id}")
         return await self._finish_or_abandon(starting, parks=False)
 

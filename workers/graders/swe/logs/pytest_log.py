@@ -16,7 +16,7 @@ Where the summary lists passed tests it lists all, and alone decides.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workers.graders.swe.logs.lines import lines_of
@@ -50,6 +50,10 @@ _COLLECTED = re.compile(r"collected ([0-9]+) items?")
 _XDIST_COLLECTED = re.compile(r"(?:[0-9]+ workers|gw[0-9]+) \[([0-9]+)(?: items?)?\]")
 _PERCENT = re.compile(r"\[ *[0-9]+(?:%| */ *[0-9]+)\]")
 _XDIST_BEGIN = re.compile(r"\[gw[0-9]+\] (?:\[ *[0-9]+(?:%| */ *[0-9]+)\] )?([A-Z]+) ")
+_BEGIN = "test session starts"
+_SUMMARY = "short test summary info"
+_SECTIONS = frozenset({"ERRORS", "FAILURES", "PASSES", "XFAILURES", "XPASSES", "RERUNS", "warnings summary", _SUMMARY})
+_NOT_RUN = (" [NOTRUN]", " - [NOTRUN]", " - reason: [NOTRUN]")
 _DASHES_TRIED = 64
 """Places in a line where a known id might end; no message needs more."""
 
@@ -59,6 +63,8 @@ class _Run:
     """One run of pytest in the log."""
 
     progress: Sequence[str]
+    headings: frozenset[str]
+    """Titles over tracebacks: names of tests, written with points."""
     summary: Sequence[str] = ()
     counts: Mapping[str, int] | None = None
     """Of its closing line, with the words of that line."""
@@ -69,7 +75,8 @@ def parse_pytest(log: str) -> ParsedLog:
     """See the head of this file."""
     lines = lines_of(log)
     runs, doubts = _runs(lines)
-    ends, errors, counts = Ends(), [], _Counts()
+    ends, counts = Ends(), _Counts()
+    errors: list[str] = []
     for run in runs:
         _read(run, ends, errors, doubts)
         counts.add(run.counts)
@@ -112,17 +119,18 @@ def _runs(lines: Sequence[str]) -> tuple[list[_Run], list[str]]:
 
 
 def _begins_with_session(marks: Sequence[tuple[int, str]], start: int) -> bool:
-    return next((title == "test session starts" for index, title in marks if index >= start), False)
+    return next((title == _BEGIN for index, title in marks if index >= start), False)
 
 
 def _marks(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Lines of pytest's own frame with their titles: `=== title ===`, `___ title ___`, `--- title ---`, and the bare end of `-q`."""
+    """Lines of pytest's own frame with their titles: `=== title ===`, `___ title ___` and `--- title ---` (these with the line of their
+    title as it is), and the bare end of `-q`."""
     for index, line in enumerate(lines):
         first = line[:1]
         if first and first in "=_-" and line[-1] == first:
             inner = line.strip(first)
             if inner[:1] == " " and inner[-1:] == " ":
-                yield index, inner.strip() if first == "=" else ""
+                yield index, inner.strip() if first == "=" else first + inner
         elif first.isdigit() and _counts(line) is not None:
             yield index, line
 
@@ -130,26 +138,25 @@ def _marks(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
 def _next_run(lines: Sequence[str], marks: Sequence[tuple[int, str]], start: int) -> tuple[_Run, int]:
     """The run that begins at `start`, and the line behind it."""
     here = [mark for mark in marks if mark[0] >= start]
-    progress_end = next((index for index, title in here if title != "test session starts"), len(lines))
+    first = next(((place, title) for place, (_, title) in enumerate(here) if title == _BEGIN or title in _SECTIONS), (0, ""))
+    if first[1] == _BEGIN:  # what stands before it is of other programs; behind a section it is captured, and the run has no head (`-q`)
+        start, here = here[first[0]][0], here[first[0] :]
+    closings = [(place, counts) for place, (_, title) in enumerate(here) if (counts := _counts(title)) is not None]
+    first_section = next((index for index, title in here if title in _SECTIONS), None)
+    progress_end = first_section or (here[closings[-1][0]][0] if closings else len(lines))
     progress = lines[start:progress_end]
     collected = _collected(progress)
-    closings = [(place, counts) for place, (_, title) in enumerate(here) if title and (counts := _counts(title)) is not None]
-    chosen = None
+    chosen = closings[-1] if closings else None
     for place, counts in closings:
         following = here[place + 1][1] if place + 1 < len(here) else None
-        is_last_or_before_another = following in (None, "test session starts", "short test summary info")
-        if is_last_or_before_another and collected is not None and _fits(counts, collected):
+        if following in (None, _BEGIN, _SUMMARY) and collected is not None and _fits(counts, collected):
             chosen = place, counts
             break
-    if chosen is None and closings:
-        chosen = closings[-1]
-    if chosen is None:
-        summary_at = max((index for index, title in here if title == "short test summary info"), default=len(lines))
-        return _Run(progress=progress, summary=lines[summary_at + 1 :]), len(lines)
-    place, counts = chosen
-    end = here[place][0]
-    summary_at = max((index for index, title in here[:place] if title == "short test summary info"), default=end)
-    return _Run(progress=progress, summary=lines[summary_at + 1 : end], counts=counts), end + 1
+    last, counts_of_it = (chosen[0], chosen[1]) if chosen is not None else (len(here), None)
+    end = here[last][0] if chosen is not None else len(lines)
+    summary_at = max((index for index, title in here[:last] if title == _SUMMARY), default=end)
+    headings = frozenset(title[1:].strip() for _, title in here[:last] if title[:1] == "_")
+    return _Run(progress=progress, headings=headings, summary=lines[summary_at + 1 : end], counts=counts_of_it), end + 1
 
 
 def _collected(progress: Sequence[str]) -> int | None:
@@ -188,23 +195,32 @@ def _counts(title: str) -> dict[str, int] | None:
 
 def _read(run: _Run, ends: Ends, errors: list[str], doubts: list[str]) -> None:
     progress = Ends()
+    open_test = ""
     for line in run.progress:
         found = _of_progress(line)
         if found:
             progress.add(*found)
+            open_test = ""
+        elif open_test and (status := _WORDS.get(_without_percent(line))) is not None:
+            progress.add(open_test, status)
+            open_test = ""
+        elif begun := _begun(line):
+            open_test = begun
         elif line.startswith(("ERROR: ", "INTERNALERROR> ", "ImportError while loading conftest")):
             errors.append(line)
-    summary, times = Ends(), dict.fromkeys(Status, 0)
+    summary, times, of_subtests = Ends(), dict.fromkeys(Status, 0), 0
+    hints = _Hints(progress.by_name.keys(), run.headings)
     last_xfail = ""
     for line in run.summary:
         if line.startswith("  reason: [NOTRUN]") and last_xfail:
             summary.add(last_xfail, Status.XFAIL_NOTRUN)  # pytest 7 and older tell the reason on a line of its own
-        entry = _of_summary(line, progress.by_name)
+        entry = _of_summary(line, hints)
         last_xfail = entry[0] if entry and entry[1] is Status.XFAIL else ""
         if entry:
             name, status, is_subtest = entry
             summary.add(name, status)
-            times[status] += not is_subtest
+            times[status] += 1
+            of_subtests += is_subtest
             if status is Status.ERROR and "::" not in name:
                 errors.append(name)
     lists_all = times[Status.PASSED] > 0
@@ -215,8 +231,9 @@ def _read(run: _Run, ends: Ends, errors: list[str], doubts: list[str]) -> None:
             ends.add(name, status)
     if lists_all and run.counts is not None:
         for word, status in (("passed", Status.PASSED), ("failed", Status.FAILED)):
-            if times[status] != run.counts.get(word, 0):
-                doubts.append(f"{run.counts.get(word, 0)} tests {word} by the last line, {times[status]} by the summary")
+            counted = run.counts.get(word, 0)
+            if counted not in (times[status], times[status] - of_subtests):  # versions differ in whether they count subtests
+                doubts.append(f"{counted} tests {word} by the last line, {times[status]} by the summary")
 
 
 def _of_progress(line: str) -> tuple[str, Status] | None:
@@ -227,17 +244,33 @@ def _of_progress(line: str) -> tuple[str, Status] | None:
     if by_worker:
         status = _WORDS.get(by_worker[1])
         return (line[by_worker.end() :].strip(), status) if status else None
-    text = line.rstrip()
-    if text.endswith("]"):
-        at = text.rfind(" [")
-        if at >= 0 and _PERCENT.fullmatch(text, at + 1):
-            text = text[:at].rstrip()
+    text = _without_percent(line)
     name, _, word = text.rpartition(" ")
     if word in _WORDS and "::" in name:
         return name.strip(), _WORDS[word]
     if text.endswith(")"):
         return _with_reason_in_brackets(text)
     return None
+
+
+def _without_percent(line: str) -> str:
+    text = line.rstrip()
+    if text.endswith("]"):
+        at = text.rfind("[")
+        if _PERCENT.fullmatch(text, at):
+            text = text[:at].rstrip()
+    return text
+
+
+def _begun(line: str) -> str:
+    """The test of a line that goes on with what the test prints (`-s`); its end stands alone on a later line."""
+    name_at = line.find("::")
+    if name_at <= 0 or " " in line[:name_at]:
+        return ""
+    blank, bracket = line.find(" ", name_at), line.find("[", name_at)
+    if 0 <= bracket < blank:
+        blank = line.find("] ", bracket) + 1
+    return line[:blank] if blank > 0 else ""
 
 
 def _with_reason_in_brackets(text: str) -> tuple[str, Status] | None:
@@ -253,12 +286,12 @@ def _with_reason_in_brackets(text: str) -> tuple[str, Status] | None:
     return None
 
 
-def _of_summary(line: str, known: Mapping[str, Status]) -> tuple[str, Status, bool] | None:
+def _of_summary(line: str, hints: _Hints) -> tuple[str, Status, bool] | None:
     """A line of the summary: test, end, and whether it tells of a part of the test only."""
     word, _, rest = line.partition(" ")
     status = _WORDS.get(word)
     if status is None:
-        return _of_subtest(line, known)
+        return _of_subtest(line, hints)
     rest = rest.strip()
     is_at_setup = rest.startswith("at setup of ")
     if is_at_setup:
@@ -267,19 +300,19 @@ def _of_summary(line: str, known: Mapping[str, Status]) -> tuple[str, Status, bo
         return None
     if status is Status.PASSED:
         return rest, status, False
-    name = _id_of(rest, known, has_bare_reason=status in (Status.XFAIL, Status.XPASS))
-    if status is Status.XFAIL and rest.startswith(("[NOTRUN]", "- [NOTRUN]"), len(name) + 1):
+    name = _id_of(rest, hints, has_bare_reason=status in (Status.XFAIL, Status.XPASS))
+    if status is Status.XFAIL and rest.startswith(_NOT_RUN, len(name)):
         status = Status.XFAIL_NOTRUN
     return name, status, False
 
 
-def _of_subtest(line: str, known: Mapping[str, Status]) -> tuple[str, Status, bool] | None:
+def _of_subtest(line: str, hints: _Hints) -> tuple[str, Status, bool] | None:
     """`SUBFAILED[what] (i=1) t.py::test - assert 0`: the test itself has failed."""
     for word, status in _SUBTEST_WORDS.items():
         if line.startswith((f"{word}(", f"{word}[", f"{word} ")):
             at = line.find("::")
             begin = line.rfind(" ", 0, max(at, 0)) + 1
-            return (_id_of(line[begin:].strip(), known, has_bare_reason=False), status, True) if at > 0 else None
+            return (_id_of(line[begin:].strip(), hints, has_bare_reason=False), status, True) if at > 0 else None
     return None
 
 
@@ -289,33 +322,41 @@ def _is_folded(rest: str) -> bool:
     return rest[0] == "[" and bool(closing) and number.isdigit()
 
 
-def _id_of(rest: str, known: Mapping[str, Status], *, has_bare_reason: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class _Hints:
+    """What else the log says of how tests are called."""
+
+    ids: Collection[str]
+    headings: Collection[str]
+
+    def name(self, text: str) -> bool:
+        """Whether `text` is the whole id of some test."""
+        return text in self.ids or text.partition("::")[2].replace("::", ".") in self.headings
+
+
+def _id_of(rest: str, hints: _Hints, *, has_bare_reason: bool) -> str:
     """The id before ` - message`. Both may hold brackets, dashes and each other's words.
 
     Args:
-        known: ids that the progress lines have; one of them that fits is the answer.
         has_bare_reason: old versions put the reason behind a blank alone.
     """
-    if rest in known:
-        return rest
     dash = at = rest.find(" - ")
-    for _ in range(_DASHES_TRIED if known else 0):
+    for _ in range(_DASHES_TRIED):
         if at < 0:
             break
-        if rest[:at] in known:
+        if hints.name(rest[:at]):
             return rest[:at]
         at = rest.find(" - ", at + 1)
     name_at = rest.find("::")
-    if name_at < 0 or 0 <= dash < name_at:
+    if name_at < 0 or 0 <= dash < name_at:  # a file that could not be collected
         return rest if dash < 0 else rest[:dash]
-    bracket = rest.find("[", name_at)
-    blank = rest.find(" ", name_at)
-    if bracket < 0 or 0 <= blank < bracket:  # no parameters
-        end = blank if has_bare_reason or dash < 0 else dash
-        return rest if end < 0 or (dash < 0 and not has_bare_reason) else rest[:end]
-    closed = rest.find("] - ", bracket)
-    if closed < 0 and has_bare_reason and not rest.endswith("]"):
-        closed = rest.find("] ", bracket)
+    if hints.name(rest):
+        return rest
+    parting = " " if has_bare_reason else " - "
+    bracket, parted = rest.find("[", name_at), rest.find(parting, name_at)
+    if bracket < 0 or 0 <= parted < bracket:  # no parameters
+        return rest if parted < 0 else rest[:parted]
+    closed = rest.find("]" + parting, bracket)
     if closed >= 0:
         return rest[: closed + 1]
-    return rest if rest.endswith("]") or dash < bracket else rest[:dash]
+    return rest if rest.endswith("]") or parted < 0 else rest[:parted]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeline.messages import JobResult, Outcome
 from pipeline.supervisor.policies import SCORE
+
+Z_95 = 1.959963984540054
+"""Of the normal distribution 95 % are within so many standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,8 @@ class Estimate:
     prompts: int
     """Prompts with enough valid members: the value is the mean over these."""
     prompts_asked: int
+    interval: tuple[float, float] | None = field(default=None, compare=False)
+    """95 %, of the mean over all prompts such as these (`interval_of`); None = they do not tell."""
 
     @property
     def is_whole(self) -> bool:
@@ -51,7 +56,43 @@ def pass_at_k(n: int, c: int, k: int) -> float | None:
 def mean_of(values: Sequence[float | None], valid: int, asked: int) -> Estimate:
     """The mean over prompts; None where a prompt has no value."""
     found = [value for value in values if value is not None]
-    return Estimate(math.fsum(found) / len(found) if found else None, valid, asked, len(found), len(values))
+    mean = math.fsum(found) / len(found) if found else None
+    return Estimate(mean, valid, asked, len(found), len(values), interval_of(found, valid))
+
+
+def interval_of(values: Sequence[float], members: int, *, z: float = Z_95) -> tuple[float, float] | None:
+    """Where the mean over all prompts such as these lies, most of the time (95 %).
+
+    Prompts are what is drawn at random; members of one prompt are alike, so they count less than as many prompts. Wilson's interval with an
+    effective number of trials: as many as would give the mean the variance that the prompts show, members at most. The variance is that of the
+    prompts and of two more, one that passes and one that fails: few prompts that nearly all pass would show next to none. It has a width
+    where all passed or none did, and stays within [0, 1]. Of scores outside of that it is the normal one.
+
+    Args:
+        values: one a prompt.
+        members: valid ones of all these prompts.
+    """
+    prompts = len(values)
+    if not prompts:
+        return None
+    mean = math.fsum(values) / prompts
+    if min(values) < 0 or max(values) > 1:
+        if prompts == 1:
+            return None
+        half = z * math.sqrt(_variance_of_mean(values))
+        return mean - half, mean + half
+    widened = [*values, 0.0, 1.0]
+    middle_rate = math.fsum(widened) / len(widened)
+    trials = min(middle_rate * (1 - middle_rate) / _variance_of_mean(widened), float(max(members, prompts)))
+    middle = (mean + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z * math.sqrt(mean * (1 - mean) / trials + z * z / (4 * trials * trials)) / (1 + z * z / trials)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _variance_of_mean(values: Sequence[float]) -> float:
+    """Of two at least."""
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)
 
 
 def score_of(record: JobResult, metric: str) -> float | None:
@@ -78,4 +119,4 @@ def why_invalid(record: JobResult, metric: str) -> str:
     return f"{record.outcome}: {record.reason}" if record.reason else str(record.outcome)
 
 
-__all__ = ["Estimate", "mean_of", "pass_at_k", "score_of", "why_invalid"]
+__all__ = ["Estimate", "interval_of", "mean_of", "pass_at_k", "score_of", "why_invalid"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
+import statistics
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from pipeline.errors import InvalidRequest
 from pipeline.messages import JobResult, Outcome
 from pipeline.validation_request import ValidationRequest
 from tests.unit.trainer_client.job_records import a_job_record
-from trainer_client.validation_numbers import Estimate, mean_of, pass_at_k, score_of, why_invalid
+from trainer_client.validation_numbers import Estimate, interval_of, mean_of, pass_at_k, score_of, why_invalid
 
 
 def a_record(outcome: Outcome = Outcome.OK, reward: float | None = 1.0, components: dict[str, float] | None = None) -> JobResult:
@@ -140,3 +142,37 @@ def test_a_request_for_other_samples_has_another_digest() -> None:
 
     assert same == ValidationRequest.parse(base).digest()
     assert len({same, *others}) == 6
+
+
+@pytest.mark.parametrize(("alike", "rate"), [(0.3, 0.5), (3.0, 0.8), (0.5, 0.95), (30.0, 0.1)])
+def test_an_interval_holds_the_true_mean_as_often_as_it_says(alike: float, rate: float) -> None:
+    """Prompts have pass rates of their own, members follow them: drawn again and again, with few prompts (the hardest), 95 % hold it.
+
+    An interval that took the members for independent holds it two times of three at the first of these.
+    """
+    rng, prompts, n, times = random.Random(5), 40, 8, 600
+    held = 0
+    for _ in range(times):
+        rates = [rng.betavariate(alike * rate, alike * (1 - rate)) for _ in range(prompts)]
+        values = [statistics.fmean(rng.random() < p for _ in range(n)) for p in rates]
+        interval = interval_of(values, prompts * n)
+        assert interval is not None
+        held += interval[0] <= rate <= interval[1]
+
+    assert held / times >= 0.93
+
+
+def test_an_interval_has_a_width_where_all_pass_and_none_where_nothing_is_known() -> None:
+    assert interval_of([], 0) is None
+    low, high = interval_of([1.0] * 20, 160) or (0, 0)
+    assert (0.8 < low < 0.9, high) == (True, 1.0)
+    assert interval_of([0.5], 1) == pytest.approx((0.055, 0.945), abs=1e-3)  # one prompt says next to nothing
+    assert interval_of([-1.0], 4) is None
+    low, high = interval_of([-1.0, 3.0, 1.0], 3) or (0, 0)
+    assert low < 1 < high
+
+
+def test_an_estimate_has_its_interval() -> None:
+    estimate = mean_of([1.0, 0.0, None, 1.0], valid=6, asked=8)
+
+    assert estimate.interval == interval_of([1.0, 0.0, 1.0], 6)

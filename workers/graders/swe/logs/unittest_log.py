@@ -15,15 +15,17 @@
     FAILED (failures=1)
 
 A test that has begun owns all that follows until its end. Lines in between that look like results of others are its own printing; they
-count only when no end of it comes (its subtests failed, or it was killed).
+count only when no end of it comes (it was killed). A test whose subtests failed has no end of its own, and until Python 3.10 not even a
+line of its own: the next test stands on it. Which these are is told by the blocks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 from workers.graders.swe.logs.lines import lines_of
 from workers.graders.swe.logs.parsed import Ends, ParsedLog, Status
@@ -64,7 +66,8 @@ class _Open:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, without_end: Collection[str]) -> None:
+        self._without_end = without_end
         self.ends, self.titles = Ends(), dict[str, set[str]]()
         self.errors: list[str] = []
         self.counts: dict[str, int] | None = None
@@ -105,6 +108,10 @@ class _Reader:
         """`NAME ... END`, `NAME ... text`, or the same with the docstring instead of the name."""
         head, found, rest = line.rpartition(" ... ")
         status = _status(rest.strip()) if found else None
+        own = _NAME.match(line)
+        if own and own[0] in self._without_end and line.startswith(" ... ", own.end()):
+            self._begun_or_ended(line[own.end() + len(" ... ") :])
+            return True
         own = _NAME.match(head.lstrip())
         if status is None or (own and " ... " in head[own.end() :]):  # in the latter case a test prints what looks like a result
             status = None
@@ -191,8 +198,9 @@ class _Reader:
 
 def parse_unittest(log: str) -> ParsedLog:
     """See the head of this file."""
-    reader = _Reader()
-    for line in lines_of(log):
+    lines = lines_of(log)
+    reader = _Reader(_with_failed_subtests(lines))
+    for line in lines:
         reader.read(line)
     reader.close()
     statuses = reader.ends.words()
@@ -202,6 +210,18 @@ def parse_unittest(log: str) -> ParsedLog:
         errors=tuple(dict.fromkeys(reader.errors)),
         summary=reader.counts,
     )
+
+
+def _with_failed_subtests(lines: Sequence[str]) -> set[str]:
+    """Tests that have a block with parameters."""
+    found = set()
+    for before, line in pairwise(lines):
+        if line.startswith(("FAIL: ", "ERROR: ")) and before == "=" * _LINE:
+            _, _, told = line.partition(": ")
+            name = _NAME.match(told)
+            if name and told[name.end() :].strip():
+                found.add(name[0])
+    return found
 
 
 def _aliases(statuses: Mapping[str, str], titles: Mapping[str, set[str]]) -> dict[str, str]:

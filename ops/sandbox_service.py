@@ -38,7 +38,7 @@ START_S = 30.0
 """A service finds out in a second or two what works on its node, and sweeps before it listens."""
 POLL_S = 0.05
 AGAIN_S = 1.0
-LOOK_AGAIN_S = 5.0
+LOOK_AGAIN_S = 2.0
 """Who does without a service looks as often whether one has come."""
 EXIT_ALREADY_SERVED = 4
 LINGER_S = 3.0

@@ -10,6 +10,7 @@ that works the answer did the damage and is wrong (`answer_killed_grader`); if n
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -122,6 +123,29 @@ class MathGrader:
             reason=reason,
             seconds=time.perf_counter() - started,
         )
+
+    async def grade_any(self, response: str, golds: Sequence[str], *, tolerance: Tolerance = STRICT) -> MathVerdict:
+        """The verdict of the first of some reference answers that the response gives, else of the first one.
+
+        Raises:
+            GraderError: the response gives none of those that could be compared, and one could not.
+        """
+        first: MathVerdict | None = None
+        broken: GraderError | None = None
+        for gold in golds:
+            try:
+                verdict = await self.grade(response, gold, tolerance=tolerance)
+            except GraderError as error:
+                broken = broken or error
+                continue
+            if verdict.correct:
+                return verdict
+            first = first or verdict
+        if broken is not None:
+            raise broken
+        if first is None:
+            raise GraderError("there is no reference answer", grader="math")
+        return first
 
     async def _judge(self, gold: str, answer: str, tolerance: Tolerance) -> tuple[VerdictKind, str]:
         inline = len(gold) + len(answer) <= INLINE_CHARS

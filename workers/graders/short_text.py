@@ -59,10 +59,18 @@ def _opened(text: str) -> str:
     return _LOWERED.sub("", _COMMAND.sub(r" \1 ", text))
 
 
+def is_chemical(text: str) -> bool:
+    """Whether a text is a chemical formula: symbols of elements, numbers, charges."""
+    return _is_formula(_atoms_of(text))
+
+
 def _other_formula(one: str, other: str) -> bool:
     """Whether both are chemical formulas, and not of the same atoms: case tells elements apart."""
-    formulas = [re.sub(r"\s", "", _opened(text)).rstrip(".") for text in (one, other)]
-    return all(_is_formula(formula) for formula in formulas) and formulas[0] != formulas[1]
+    return is_chemical(one) and is_chemical(other) and _atoms_of(one) != _atoms_of(other)
+
+
+def _atoms_of(text: str) -> str:
+    return re.sub(r"\s", "", _opened(text)).rstrip(".")
 
 
 def _is_formula(text: str) -> bool:

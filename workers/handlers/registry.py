@@ -24,7 +24,13 @@ def _math() -> TaskHandler:
     return MathHandler()
 
 
-BUILT_IN: Mapping[str, Callable[[], TaskHandler]] = {"math": _math}
+def _stem() -> TaskHandler:
+    from workers.handlers.stem.handler import StemHandler
+
+    return StemHandler()
+
+
+BUILT_IN: Mapping[str, Callable[[], TaskHandler]] = {"math": _math, "stem": _stem}
 
 
 class Handlers:

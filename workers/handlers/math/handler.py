@@ -10,14 +10,14 @@ Options of the job template (`options`):
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 
 from pipeline.errors import InvalidRequest
 from pipeline.messages import ChatMessage, Grade, JobSpec, RewardSource, StopReason, Trajectory
-from workers.graders import GraderError, MathGrader, MathVerdict, Tolerance, VerdictKind
+from workers.graders import MathGrader, Tolerance, VerdictKind
 from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import Environment, EvalContext, StageContext
+from workers.handlers.graded_by import graded_by
 from workers.handlers.math.layouts import LAYOUTS, QUESTIONS, Problem
 from workers.handlers.submission import submitted
 from workers.handlers.task_data import problem_in
@@ -69,7 +69,8 @@ class MathHandler(AgentHandler):
         return () if sandbox is None else tools_called(("python",), sandbox)
 
     async def evaluate(self, context: EvalContext) -> Grade:
-        verdict = await self._verdict(context.trajectory.answer, _problem(context.spec), context.spec)
+        problem = _problem(context.spec)
+        verdict = await self._grader.grade_any(context.trajectory.answer, problem.answers, tolerance=_tolerance(context.spec, problem))
         details: dict[str, object] = {"verdict": verdict.kind.value, "extracted": verdict.extracted, "reason": verdict.reason}
         if verdict.reason == "answer_killed_grader":
             details["stop"] = StopReason.GRADER_BROKEN.value
@@ -77,34 +78,12 @@ class MathHandler(AgentHandler):
             reward=1.0 if verdict.correct else 0.0,
             components={"boxed": 0.0 if verdict.kind is VerdictKind.UNPARSEABLE else 1.0},
             details=details,
-            grader=f"math/{_version()}",
+            grader=graded_by(self.name),
             seconds=verdict.seconds,
         )
 
     def gold(self, spec: JobSpec) -> Trajectory:
         return submitted(rf"\boxed{{{_problem(spec).answers[0]}}}")
-
-    async def _verdict(self, response: str, problem: Problem, spec: JobSpec) -> MathVerdict:
-        """The verdict against the first reference that the answer is, else against the first of all.
-
-        Raises:
-            GraderError: the answer is none of those that could be compared, and one could not.
-        """
-        tolerance = _tolerance(spec, problem)
-        first: MathVerdict | None = None
-        broken: GraderError | None = None
-        for reference in problem.answers:
-            try:
-                verdict = await self._grader.grade(response, reference, tolerance=tolerance)
-            except GraderError as error:
-                broken = broken or error
-                continue
-            if verdict.correct:
-                return verdict
-            first = first or verdict
-        if broken is not None or first is None:
-            raise broken or AssertionError("a problem without an answer was read")
-        return first
 
 
 def _problem(spec: JobSpec) -> Problem:
@@ -121,10 +100,3 @@ def _tolerance(spec: JobSpec, problem: Problem) -> Tolerance:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
             raise InvalidRequest(f"expected a number from 0 to below 1, got {value!r}", field=f"options.{name}")
     return Tolerance(absolute=float(str(found["abs_tol"])), relative=float(str(found["rel_tol"])), worked_out=problem.worked_out)
-
-
-def _version() -> str:
-    try:
-        return version("rollstream")
-    except PackageNotFoundError:
-        return "source"

@@ -1,0 +1,179 @@
+r"""The task `stem`: several turns, Python, a search where the worker has one, a final answer in `\boxed{}` or by `finish`, graded here.
+
+Options of the job template (`options`):
+
+    tools       true (default): `python`, `think` and `finish`; false: none; or a list out of these and `web_search`
+    rel_tol     leeway of values whose row has none of its own, relative; default: the policy of `graders/quantity.py`
+    abs_tol     the same, in the unit of the reference
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from importlib.resources import files
+
+from pipeline.errors import InvalidRequest
+from pipeline.messages import ChatMessage, Grade, JobSpec, RewardSource, StopReason, Trajectory
+from workers.graders import MathGrader, VerdictKind
+from workers.graders.choice import compare_choices
+from workers.graders.final_answer import final_answer
+from workers.graders.quantity import Leeway, compare_quantities
+from workers.graders.short_text import compare_texts
+from workers.graders.verdict import Verdict
+from workers.handlers.agent_handler import AgentHandler
+from workers.handlers.base import Environment, EvalContext, StageContext
+from workers.handlers.graded_by import graded_by
+from workers.handlers.stem.layouts import LAYOUTS, QUESTIONS
+from workers.handlers.stem.problem import Kind, Problem
+from workers.handlers.submission import submitted
+from workers.handlers.task_data import problem_in
+from workers.sandbox.base import Sandbox
+from workers.sandbox.spec import Isolation, SandboxSpec
+from workers.tools import Tool, tools_called
+from workers.tools.search import SearchClient, SearchSettings
+from workers.tools.web_search import WebSearchTool
+
+SYSTEM = "You answer questions of natural science. Think step by step.{tools} End with the answer alone in \\boxed{{}}{finish}."
+USES = {
+    "python": " You may compute with the tool `python`; its variables stay between calls.",
+    "web_search": " You may look things up with the tool `web_search`.",
+}
+BY_FINISH = ", or hand it in with the tool `finish`"
+SEARCH = "web_search"
+DEFAULT_TOOLS = ("python", "think", "finish")
+TOOLS = (*DEFAULT_TOOLS, SEARCH)
+SAMPLES = (files("workers.handlers.stem.problems") / "science.jsonl",)
+_SHOWN_CHARS = 2_000
+
+
+class StemHandler(AgentHandler):
+    """Problems of natural science; `layouts.py` has how rows are written.
+
+    Args:
+        search: where `web_search` goes; default: what the settings of this process say.
+    """
+
+    name = "stem"
+    about = "A question of natural science: a choice, a value with its unit, a term or a formula, compared with the reference by kind."
+    layouts = LAYOUTS
+    samples = SAMPLES
+
+    def __init__(self, search: SearchSettings | None = None) -> None:
+        self._math = MathGrader()
+        self._search_settings = search
+        self._search: SearchClient | None = None
+        self._stack = AsyncExitStack()
+
+    async def open(self) -> None:
+        await self._stack.enter_async_context(self._math)
+        settings = self._search_settings or SearchSettings.load(self.config)
+        if settings.url:
+            self._search = await self._stack.enter_async_context(SearchClient(settings))
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    def sandbox_spec(self, spec: JobSpec) -> SandboxSpec | None:
+        if "python" not in tool_names_of(spec):
+            return None
+        return SandboxSpec(isolation=Isolation(spec.template.capability))
+
+    async def init(self, context: StageContext) -> Environment:
+        if context.spec.template.reward is not RewardSource.OUTSIDE:
+            _problem(context.spec)  # a row that cannot be judged costs no sandbox
+        return await super().init(context)
+
+    def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:
+        names = tool_names_of(spec)
+        system = SYSTEM.format(
+            tools="".join(words for name, words in USES.items() if name in names), finish=BY_FINISH if "finish" in names else ""
+        )
+        asked = problem_in(spec.prompt.data, QUESTIONS).asked()
+        return (ChatMessage(role="system", content=system), ChatMessage(role="user", content=asked))
+
+    def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
+        names = tool_names_of(spec)
+        made = iter(tools_called((name for name in names if name != SEARCH), sandbox))
+        return tuple(self._web_search() if name == SEARCH else next(made) for name in names)
+
+    async def evaluate(self, context: EvalContext) -> Grade:
+        problem = _problem(context.spec)
+        answer = final_answer(context.trajectory.answer)
+        verdict = Verdict("unreadable", "no_answer") if answer is None else await self._verdict(answer, problem, context.spec)
+        details: dict[str, object] = {
+            "verdict": verdict.kind,
+            "reason": verdict.reason,
+            "kind": problem.kind.value,
+            "extracted": None if answer is None else answer[:_SHOWN_CHARS],
+        }
+        if verdict.reason == "answer_killed_grader":
+            details["stop"] = StopReason.GRADER_BROKEN.value
+        return Grade(
+            reward=1.0 if verdict.is_right else 0.0,
+            components={"answered": 0.0 if verdict.kind == "unreadable" else 1.0},
+            details=details,
+            grader=graded_by(self.name),
+        )
+
+    def gold(self, spec: JobSpec) -> Trajectory:
+        return submitted(_problem(spec).gold())
+
+    async def _verdict(self, answer: str, problem: Problem, spec: JobSpec) -> Verdict:
+        match problem.kind:
+            case Kind.CHOICE:
+                return compare_choices(problem.right, answer, problem.options)
+            case Kind.VALUE:
+                return _best([compare_quantities(right, problem.unit, answer, _leeway(spec, problem)) for right in problem.answers])
+            case Kind.TEXT:
+                return compare_texts(problem.answers, answer)
+            case Kind.FORMULA:
+                verdict = await self._math.grade_any(rf"\boxed{{{answer}}}", problem.answers)
+                if verdict.correct:
+                    return Verdict("right", verdict.reason)
+                return Verdict("unreadable" if verdict.kind is VerdictKind.UNPARSEABLE else "wrong", verdict.reason)
+
+    def _web_search(self) -> WebSearchTool:
+        if self._search is None:
+            raise InvalidRequest("this worker has no search service: set `url` of its [search] settings", field="options.tools")
+        return WebSearchTool(self._search)
+
+
+def tool_names_of(spec: JobSpec) -> tuple[str, ...]:
+    """The tools that a job asks for, in the order in which the model sees them.
+
+    Raises:
+        InvalidRequest: one is not the task's.
+    """
+    said = spec.template.options.get("tools", True)
+    if isinstance(said, bool):
+        return DEFAULT_TOOLS if said else ()
+    if not isinstance(said, list | tuple) or not all(name in TOOLS for name in said) or len(set(said)) != len(said):
+        raise InvalidRequest(f"expected true, false, or a list out of {', '.join(TOOLS)}, got {said!r:.80}", field="options.tools")
+    return tuple(said)
+
+
+def _best(verdicts: Sequence[Verdict]) -> Verdict:
+    """The one that is right, else the first."""
+    return next((verdict for verdict in verdicts if verdict.is_right), verdicts[0])
+
+
+def _problem(spec: JobSpec) -> Problem:
+    return problem_in(spec.prompt.data, LAYOUTS)
+
+
+def _leeway(spec: JobSpec, problem: Problem) -> Leeway:
+    """The row's own, else the job's, else none: then the policy holds."""
+    found: dict[str, float] = {}
+    for name in ("rel_tol", "abs_tol"):
+        value = spec.template.options.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise InvalidRequest(f"expected a number from 0, got {value!r}", field=f"options.{name}")
+        found[name] = float(value)
+    own = problem.leeway
+    if not found or own.relative is not None or own.absolute is not None or own.digits is not None:
+        return own
+    return replace(own, relative=found.get("rel_tol"), absolute=found.get("abs_tol"))

@@ -1,0 +1,1 @@
+"""Problems that ship as data; `StemHandler.samples` names the files."""

@@ -63,10 +63,10 @@ def mean_of(values: Sequence[float | None], valid: int, asked: int) -> Estimate:
 def interval_of(values: Sequence[float], members: int, *, z: float = Z_95) -> tuple[float, float] | None:
     """Where the mean over all prompts such as these lies, most of the time (95 %).
 
-    Prompts are what is drawn at random; members of one prompt are alike, so they count less than as many prompts. Wilson's interval with an
-    effective number of trials: as many as would give the mean the variance that the prompts show, members at most. The variance is that of the
-    prompts and of two more, one that passes and one that fails: few prompts that nearly all pass would show next to none. It has a width
-    where all passed or none did, and stays within [0, 1]. Of scores outside of that it is the normal one.
+    Prompts are what is drawn at random; members of one prompt are alike, so they count less than as many prompts. Wilson's interval with
+    an effective number of trials: as many as would give the mean the variance that the prompts show, members at most. The variance is that
+    of the prompts and of two more, one that passes and one that fails: few prompts that nearly all pass would show next to none. It has a
+    width where all passed or none did, and stays within [0, 1]. Of scores outside of that it is the normal one.
 
     Args:
         values: one a prompt.

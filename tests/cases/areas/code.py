@@ -18,7 +18,7 @@ from tests.cases.case import BadCase, Case, Check, Difference, text_of
 from tests.contract.sandbox.kinds import KINDS
 from workers.graders import GraderError
 from workers.graders.code import AssertTest, CallTest, CodeTests, CodeVerdict, RunLimits, StdioTest, Test, grade_program, sandbox_limits
-from workers.sandbox import Isolation, Sandbox, SandboxOwner, SandboxProvider, SandboxSpec
+from workers.sandbox import Isolation, Sandbox, SandboxError, SandboxOwner, SandboxProvider, SandboxSpec
 from workers.sandbox.local.folder import remove_tree
 
 PREFERRED = ("bubblewrap", "apptainer", "process")
@@ -82,8 +82,11 @@ async def _different(provider: SandboxProvider, case: Case, tests: CodeTests) ->
             stop_at_failure=bool(case.input.get("stop_at_failure")),
             walls=walls,
         )
-        names, why = [str(test.verdict) for test in verdict.tests] if verdict else [], [test.why for test in verdict.tests] if verdict else []
-    except GraderError as broken:
+        names, why = (
+            [str(test.verdict) for test in verdict.tests] if verdict else [],
+            [test.why for test in verdict.tests] if verdict else [],
+        )
+    except (GraderError, SandboxError) as broken:
         verdict, names, why = None, ["grader_error"], [str(broken)]
     found: list[Difference] = []
     passed = case.expect["passed"] if isinstance(case.expect["passed"], list) else [case.expect["passed"]]

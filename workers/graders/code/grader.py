@@ -11,10 +11,11 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from workers.graders.code.asserts import judge_apart
 from workers.graders.code.inside.plain import to_plain
-from workers.graders.code.problem import AssertTest, CallTest, CodeTests, StdioTest
+from workers.graders.code.problem import AssertTest, CallTest, CodeTests, StdioTest, Test
 from workers.graders.code.report import verdict_of
-from workers.graders.code.runs import CleanSandbox, Ran, Run
+from workers.graders.code.runs import CleanSandbox, Ran, Run, verdict_without
 from workers.graders.code.verdicts import CodeVerdict, TestVerdict, Verdict, no_tests
 from workers.sandbox.base import Sandbox
 
@@ -48,7 +49,7 @@ async def grade_program(
 
     Raises:
         GraderError: the grader broke.
-        SandboxError: no sandbox could be had.
+        SandboxError: no sandbox could be had, or the node had no time for the program.
     """
     if not tests.tests:
         return no_tests()
@@ -61,8 +62,12 @@ async def grade_program(
             if over is not None:
                 found += [over] * (len(tests.tests) - len(found))
                 break
+            first = tests.tests[len(found)]
+            if isinstance(first, AssertTest):
+                found.append(await judge_apart(source, first, tests, sandbox))
+                continue
             # the first one alone: a program that is none, or fails, is known by it
-            now = tests.tests[len(found) : len(found) + (at_once if found else 1)]
+            now = _beginning(tests.tests[len(found) : len(found) + (at_once if found else 1)])
             ran = await sandbox.run_round([_run(source, test, tests) for test in now])
             found += [_verdict(one, test, tests) for one, test in zip(ran, now, strict=True)]
         return CodeVerdict(tests=tuple(found), seconds=time.monotonic() - started, sandboxes=sandbox.made)
@@ -78,20 +83,22 @@ def _what_is_left(found: Sequence[TestVerdict], stop_at_failure: bool) -> TestVe
     return None
 
 
-def _run(source: bytes, test: StdioTest | CallTest | AssertTest, tests: CodeTests) -> Run:
+def _beginning(tests: Sequence[Test]) -> list[StdioTest | CallTest]:
+    """Those that are runs of the program alone, up to the first that is not."""
+    found: list[StdioTest | CallTest] = []
+    for test in tests:
+        if isinstance(test, AssertTest):
+            break
+        found.append(test)
+    return found
+
+
+def _run(source: bytes, test: StdioTest | CallTest, tests: CodeTests) -> Run:
     if isinstance(test, StdioTest):
         return Run(kind="stdio", program=source, given=test.stdin.encode("utf-8", "surrogatepass"), entry="", limits=tests.limits)
-    assert isinstance(test, CallTest)
     given = json.dumps(to_plain(list(test.arguments))).encode()
     return Run(kind="call", program=source, given=given, entry=tests.entry, limits=tests.limits)
 
 
-def _verdict(ran: Ran, test: StdioTest | CallTest | AssertTest, tests: CodeTests) -> TestVerdict:
-    assert isinstance(test, StdioTest | CallTest)
-    if ran.report is not None:
-        return verdict_of(ran.report, test, tests, ran.notices)
-    if ran.timed_out:
-        return TestVerdict(verdict=Verdict.TIME_LIMIT, why=ran.why)
-    for_memory = any(notice.startswith("memory") for notice in ran.notices)
-    why = "; ".join((*ran.notices, ran.why))
-    return TestVerdict(verdict=Verdict.MEMORY_LIMIT if for_memory else Verdict.RUNTIME_ERROR, why=why)
+def _verdict(ran: Ran, test: StdioTest | CallTest, tests: CodeTests) -> TestVerdict:
+    return verdict_of(ran.report, test, tests, ran.notices) if ran.report is not None else verdict_without(ran)

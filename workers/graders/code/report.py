@@ -83,11 +83,19 @@ def verdict_of(report: Report, test: StdioTest | CallTest, tests: CodeTests, not
     Args:
         notices: what the sandbox ended or refused for a bound of its own meanwhile.
     """
-    verdict = _how_it_failed(report, tests.limits, notices)
-    why = _told(report, notices)
-    if verdict is None:
-        verdict, why = _judged(report, test, tests)
+    failed = failure_of(report, tests.limits, notices)
+    if failed is not None:
+        return failed
+    verdict, why = _judged(report, test, tests)
     return TestVerdict(verdict=verdict, why=why, own_s=report.own_s, peak_bytes=report.peak_bytes)
+
+
+def failure_of(report: Report, limits: RunLimits, notices: tuple[str, ...] = ()) -> TestVerdict | None:
+    """The verdict on a program that did not end well; None when it did."""
+    verdict = _how_it_failed(report, limits, notices)
+    if verdict is None:
+        return None
+    return TestVerdict(verdict=verdict, why=_told(report, notices), own_s=report.own_s, peak_bytes=report.peak_bytes)
 
 
 def _how_it_failed(report: Report, limits: RunLimits, notices: tuple[str, ...]) -> Verdict | None:

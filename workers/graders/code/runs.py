@@ -5,6 +5,7 @@ Invariants
       for that; where it found something, or did not come to say, the sandbox ends and a new one takes its place. A sandbox with an image
       has too many files to look at: there each round of runs has a sandbox of its own.
     - Runs of one round are side by side and can touch each other. What was touched is run again alone, so no run fails of another.
+    - What knows expected values (`judge.py`) runs in a sandbox in which no program under judgement ever ran.
     - What a program did to its runner or its sandbox is its failed test; what happened before it began is the grader's failure.
 """
 
@@ -17,11 +18,12 @@ from types import TracebackType
 from typing import Self
 
 from workers.graders.code.problem import RunLimits
-from workers.graders.code.programs import command
+from workers.graders.code.programs import HASH_SEED, command
 from workers.graders.code.report import READY, Report, read_report
+from workers.graders.code.verdicts import TestVerdict, Verdict
 from workers.graders.errors import GraderError
 from workers.sandbox.base import Sandbox
-from workers.sandbox.errors import ExecTimeout, SandboxGone, SandboxTaken
+from workers.sandbox.errors import ExecTimeout, SandboxError, SandboxGone, SandboxTaken
 from workers.sandbox.results import ExecResult
 
 GRADER = "code"
@@ -31,6 +33,14 @@ WALL_PER_OWN = 5.0
 """By the clock a program may take so many times as long as its limit when it waits for a core; then the machine is too busy to judge it."""
 HEAD_BYTES = 64 * 1024
 """Of the report, beside the three texts in it."""
+FILES = {
+    "stdio": ("plain", "runner"),
+    "call": ("plain", "runner"),
+    "batch": ("plain", "runner", "batch"),
+    "judge": ("plain", "runner", "judge"),
+}
+"""What runs a program of each kind."""
+JUDGE = "judge"
 EMPTY_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # inside the sandbox
 
 
@@ -39,7 +49,7 @@ class Run:
     """One run of a program."""
 
     kind: str
-    """What the runner does with it: `stdio` or `call`."""
+    """What the runner does with it: a key of `FILES`."""
     program: bytes
     given: bytes
     """Standard input, or the arguments."""
@@ -74,6 +84,7 @@ class CleanSandbox:
         self._has_image = has_image
         self._sandbox: Sandbox | None = None
         self._is_clean = True
+        self._is_used = False
         self.made = 0
 
     async def __aenter__(self) -> Self:
@@ -86,8 +97,8 @@ class CleanSandbox:
         """Runs side by side; those that did not come to a report are run again, each alone.
 
         Raises:
-            GraderError: a runner did not come up, or the machine had no time for a program.
-            SandboxError: no sandbox could be had.
+            GraderError: a runner did not come up.
+            SandboxError: no sandbox could be had, or the node had no time for a program.
         """
         ran = await self._round(runs)
         if len(runs) > 1:
@@ -101,10 +112,23 @@ class CleanSandbox:
             raise GraderError("a program's runner did not begin, twice", grader=GRADER)
         return done
 
+    async def run_apart(self, run: Run) -> Ran:
+        """Runs a program of ours in a sandbox in which nothing under judgement has run.
+
+        Raises:
+            As `run_round`.
+        """
+        if self._is_used:
+            await self._end()
+        ran = (await self.run_round([run]))[0]
+        self._is_used = False
+        return ran
+
     async def _round(self, runs: Sequence[Run]) -> list[Ran | None]:
         """None for a run that did not begin."""
         sandbox = await self._clean()
         self._is_clean = False  # until it is known that it is
+        self._is_used = True
         tries = [self._run(sandbox, run, number, len(runs)) for number, run in enumerate(runs)]
         ran: list[Ran | None] = []
         for one in await asyncio.gather(*tries, return_exceptions=True):  # all are over before the first error is told
@@ -133,8 +157,9 @@ class CleanSandbox:
         head = "\n".join(f"{name} {value}" for name, value in order.items()).encode()
         try:
             result = await sandbox.exec(
-                command("plain", "runner"),
+                command(*FILES[run.kind], seeded=run.kind == JUDGE),
                 stdin=head + b"\n\n" + run.program + run.given,
+                env=HASH_SEED if run.kind == JUDGE else None,
                 timeout_s=cap_s + RUNNER_S,
                 max_output_bytes=3 * run.limits.output_bytes + HEAD_BYTES,
             )
@@ -151,6 +176,7 @@ class CleanSandbox:
             await self._end()
         if self._sandbox is None:
             self._sandbox = await self._start()
+            self._is_used = False
             self.made += 1
         return self._sandbox
 
@@ -164,7 +190,8 @@ def _ran(result: ExecResult) -> Ran | None:
     """What a command came to.
 
     Raises:
-        GraderError: there is no Python in the sandbox, or the machine had no time.
+        GraderError: there is no Python in the sandbox.
+        SandboxError: the node had no time for the program.
     """
     if result.returncode in (126, 127) and not result.stdout:
         raise GraderError(f"python3 cannot be run in the sandbox: {result.stderr_text.strip()[-300:]}", grader=GRADER)
@@ -172,7 +199,16 @@ def _ran(result: ExecResult) -> Ran | None:
         return None
     report = None if result.truncated_bytes or result.timed_out or result.returncode != 0 else read_report(result.stdout)
     if report is not None and report.ended == "cap":
-        raise GraderError(f"the machine is too busy: a program had {report.own_s:g} s to itself before it was given up", grader=GRADER)
+        raise SandboxError(f"the node is too busy to judge a program: it could run for {report.own_s:g} s and was given up")
     how = "it did not end" if result.timed_out else f"exit code {result.returncode}"
     why = "" if report is not None else f"the program ended or stopped what ran it ({how}): {result.stderr_text.strip()[-300:]}"
     return Ran(report=report, notices=result.notices, why=why, timed_out=result.timed_out)
+
+
+def verdict_without(ran: Ran) -> TestVerdict:
+    """The verdict on a run that came to no report: the program's doing."""
+    why = "; ".join((*ran.notices, ran.why))
+    if ran.timed_out:
+        return TestVerdict(verdict=Verdict.TIME_LIMIT, why=why)
+    for_memory = any(notice.startswith("memory") for notice in ran.notices)
+    return TestVerdict(verdict=Verdict.MEMORY_LIMIT if for_memory else Verdict.RUNTIME_ERROR, why=why)

@@ -11,13 +11,14 @@ import psutil
 import pytest
 
 from pipeline.testing.wait import wait_until
-from tests.contract.sandbox.kinds import Kind
+from tests.contract.sandbox.kinds import Kind, usable
 from tests.integration.sandbox.conftest import AttachedWorker, StartWorker
-from workers.sandbox import ExecResult, SandboxBusy, SandboxGone, SandboxOwner
+from workers.sandbox import ExecResult, SandboxBusy, SandboxGone, SandboxLeak, SandboxOwner
 from workers.sandbox.local import LocalSandbox, LocalSandboxes, owners, sweep
 from workers.sandbox.local.environment import MARK
 from workers.sandbox.local.folder import SandboxFolder, remove_tree
 from workers.sandbox.local.identity import identify, is_running, marked_processes
+from workers.sandbox.local.teardown import tear_down
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="daemons are only followed where there are subreapers: Linux")
 
@@ -71,6 +72,26 @@ async def test_what_waits_for_a_killed_holder_is_told_and_stop_still_cleans_up(p
         await sandbox.stop()
 
         assert not marked_processes(MARK, sandbox.handle.sandbox_id)
+        assert list((place / "scratch").iterdir()) == []
+
+
+@pytest.mark.slow
+async def test_a_holder_that_does_not_end_is_named(place: Path) -> None:
+    """It carries no mark and no record is kept of it: a leak without a number told nobody what to look at."""
+    kind = usable("process")
+    async with kind.open(place) as provider:
+        sandbox = await provider.start(kind.spec, SandboxOwner(job_id="job", attempt=1, boot_id="b"))
+        assert isinstance(sandbox, LocalSandbox)
+        holder = sandbox.folder.state().holder
+        assert holder is not None
+        os.kill(holder.pid, signal.SIGSTOP)
+
+        with pytest.raises(SandboxLeak, match=f"still running after it was killed: {holder.pid}$"):
+            await sandbox.kill()
+
+        os.kill(holder.pid, signal.SIGKILL)
+        await sandbox.wait_gone()
+        await tear_down(sandbox.folder)
         assert list((place / "scratch").iterdir()) == []
 
 

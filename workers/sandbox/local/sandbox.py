@@ -344,7 +344,8 @@ class LocalSandbox:
                 await self._holder.wait_ended()
         except TimeoutError:
             left = await asyncio.to_thread(survivors, self._folder)
-            raise SandboxLeak(self._folder.sandbox_id, tuple(process.pid for process in left)) from None
+            holder = self._holder.identity
+            raise SandboxLeak(self._folder.sandbox_id, tuple(each.pid for each in (holder, *left) if each is not None)) from None
         self._watch.finish(self._holder.reaped_cpu_s)
         for shell in self._shells.values():
             await shell.close()

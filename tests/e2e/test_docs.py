@@ -53,6 +53,7 @@ from trainer_client import JobRequest, StepRequest, connect
 from workers.sandbox.images import ImageSettings
 from workers.sandbox.service.settings import SandboxSettings
 from workers.settings import WorkerSettings
+from workers.tools.search import SearchSettings
 
 REFERENCE = ROOT / "docs/reference"
 PACKAGES = ("pipeline", "workers", "trainer_client", "ops")
@@ -241,6 +242,7 @@ def shown_default(value: object) -> str:
     [
         ("The queue", QueueSettings, {}),
         ("A worker", WorkerSettings, {"stage": "*required*", "node": "*host*"}),
+        ("Web search", SearchSettings, {}),
         ("A vLLM server", VllmSettings, {}),
         ("Sandboxes", SandboxSettings, {}),
         ("Images", ImageSettings, {}),
@@ -262,6 +264,7 @@ def test_each_variable_of_the_environment_is_explained_and_exists() -> None:
     built = {f"ROLLSTREAM_{name.upper()}" for name in QueueSettings.model_fields} | {
         f"ROLLSTREAM_WORKER_{name.upper()}" for name in WorkerSettings.model_fields
     }
+    built |= {f"ROLLSTREAM_SEARCH_{name.upper()}" for name in SearchSettings.model_fields}
     built |= {f"ROLLSTREAM_VLLM_{name.upper()}" for name in VllmSettings.model_fields}
     built |= {f"ROLLSTREAM_SANDBOX_{name.upper()}" for name in SandboxSettings.model_fields}
     built |= {f"ROLLSTREAM_IMAGE_{name.upper()}" for name in ImageSettings.model_fields}

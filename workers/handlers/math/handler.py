@@ -32,15 +32,19 @@ SAMPLES = tuple(files("workers.handlers.math.problems") / f"{name}.jsonl" for na
 
 
 class MathHandler(AgentHandler):
-    """Mathematical problems; `layouts.py` has how rows are written."""
+    """Mathematical problems; `layouts.py` has how rows are written.
+
+    Args:
+        grader: entered and left with the handler; default: one with the usual limits.
+    """
 
     name = "math"
     about = r"A mathematical problem with one answer, which comes in \boxed{} and is compared with the reference by its value."
     layouts = LAYOUTS
     samples = SAMPLES
 
-    def __init__(self) -> None:
-        self._grader = MathGrader()
+    def __init__(self, grader: MathGrader | None = None) -> None:
+        self._grader = grader or MathGrader()
 
     async def open(self) -> None:
         await self._grader.__aenter__()

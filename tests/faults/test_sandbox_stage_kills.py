@@ -120,6 +120,11 @@ async def nothing_is_left(look: Leftovers, after: str, *, timeout_s: float) -> N
         raise AssertionError(f"{timeout_s:g} s after {after} there is still:\n" + "\n".join(left)) from None
 
 
+async def waits_for(fleet: MathFleet, unit: Unit, stage: Stage) -> bool:
+    found = await ask(fleet.client, "HMGET", fleet.keys.job(unit.id), "st", "stage")
+    return list(found) == [b"ready", stage.value.encode()]
+
+
 def kill_service(fleet: MathFleet) -> None:
     """The process that has the lock of the run folder, unless it has just ended by itself; workers start the next one."""
     with contextlib.suppress(ProcessLookupError):
@@ -172,23 +177,15 @@ async def test_a_cancel_ends_a_sandbox_that_waits_for_run_though_its_worker_is_d
     look = Leftovers(fleet.folder, "scratch")
     with look.adopting():
         for stage in (Stage.INIT, Stage.RUN):
-            fleet.start(stage)
-
-        async def are_there() -> bool:
-            return int(await ask(fleet.client, "EXISTS", *map(fleet.keys.worker, ("init-n1-0", "run-n1-0")))) == 2
-
-        await wait_until(are_there, "both workers are there", timeout_s=60)
-        # while a service is started the worker of RUN would lose its name, and the job be made anew for another node
-        await wait_until((fleet.folder / "run" / "sandbox.sock").exists, "a service is there", timeout_s=60)
+            # the lease outlasts the test: a worker that lost its name would have the job made anew
+            fleet.start(stage, ROLLSTREAM_LEASE_S="300")
+        (first,) = await fleet.accept(0, 1)
+        await wait_until(lambda: waits_for(fleet, first, Stage.EVAL), "the worker of RUN has had a job, so it hears cancels", timeout_s=90)
+        await wait_until(lambda: not fleet.of_sandboxes(), "its sandbox is gone", timeout_s=LEFT_S)
         runs = fleet.workers[Stage.RUN].process
         runs.send_signal(signal.SIGSTOP)
-        (unit,) = await fleet.accept(0, 1)
-
-        async def waits_for_run() -> bool:
-            found = await ask(fleet.client, "HMGET", fleet.keys.job(unit.id), "st", "stage")
-            return list(found) == [b"ready", b"run"]
-
-        await wait_until(waits_for_run, "its sandbox is made", timeout_s=30)
+        (unit,) = await fleet.accept(1, 1)
+        await wait_until(lambda: waits_for(fleet, unit, Stage.RUN), "its sandbox is made", timeout_s=30)
         fleet.kill(fleet.workers[Stage.INIT])
         assert fleet.of_sandboxes() != []
 

@@ -50,7 +50,8 @@ class _Reader:
         self._groups: list[tuple[int, str]] = []
 
     def read(self, line: str) -> None:
-        file = _FILE.fullmatch(line) if line.startswith(("PASS ", "FAIL ")) else None
+        badge = line.removeprefix(" ")  # in colour it has a blank around
+        file = _FILE.fullmatch(badge) if badge.startswith(("PASS ", "FAIL ")) else None
         if file:
             self._file, self._is_in_list, self._groups = file[2], True, []
             self.others.add(self._file, Status.PASSED if file[1] == "PASS" else Status.FAILED)

@@ -54,6 +54,8 @@ _BEGIN = "test session starts"
 _SUMMARY = "short test summary info"
 _SECTIONS = frozenset({"ERRORS", "FAILURES", "PASSES", "XFAILURES", "XPASSES", "RERUNS", "warnings summary", _SUMMARY})
 _NOT_RUN = (" [NOTRUN]", " - [NOTRUN]", " - reason: [NOTRUN]")
+_MOST_RUNS = 20
+"""Runs in one log that are told apart; scripts have a few, and looking for the end of each costs a look at all that follows."""
 _DASHES_TRIED = 64
 """Places in a line where a known id might end; no message needs more."""
 
@@ -107,7 +109,7 @@ def _runs(lines: Sequence[str]) -> tuple[list[_Run], list[str]]:
     doubts: list[str] = []
     start = 0
     while start < len(lines):
-        run, end = _next_run(lines, marks, start)
+        run, end = _next_run(lines, marks, start, is_last=len(runs) == _MOST_RUNS)
         if runs and not _begins_with_session(marks, start):
             if run.summary or run.counts is not None:
                 doubts.append("there is a summary behind the end of the run")
@@ -135,8 +137,8 @@ def _marks(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
             yield index, line
 
 
-def _next_run(lines: Sequence[str], marks: Sequence[tuple[int, str]], start: int) -> tuple[_Run, int]:
-    """The run that begins at `start`, and the line behind it."""
+def _next_run(lines: Sequence[str], marks: Sequence[tuple[int, str]], start: int, *, is_last: bool) -> tuple[_Run, int]:
+    """The run that begins at `start`, and the line behind it; the last one reaches to the end."""
     here = [mark for mark in marks if mark[0] >= start]
     first = next(((place, title) for place, (_, title) in enumerate(here) if title == _BEGIN or title in _SECTIONS), (0, ""))
     if first[1] == _BEGIN:  # what stands before it is of other programs; behind a section it is captured, and the run has no head (`-q`)
@@ -147,7 +149,7 @@ def _next_run(lines: Sequence[str], marks: Sequence[tuple[int, str]], start: int
     progress = lines[start:progress_end]
     collected = _collected(progress)
     chosen = closings[-1] if closings else None
-    for place, counts in closings:
+    for place, counts in closings if not is_last else ():
         following = here[place + 1][1] if place + 1 < len(here) else None
         if following in (None, _BEGIN, _SUMMARY) and collected is not None and _fits(counts, collected):
             chosen = place, counts

@@ -28,6 +28,7 @@ BENCHMARKS = {
     "dapo": Benchmark("ops.bench.dapo_bench", "what the supervisor does to the data and what it costs, against generate-filter-repeat"),
     "turns": Benchmark("ops.bench.turns_bench", "what a turn costs a worker in CPU, beside an agent behind a capturing proxy"),
     "shell": Benchmark("ops.bench.shell_bench", "calls of tools and starts of sandboxes behind walls, beside others' shells", keeps=True),
+    "graders": Benchmark("ops.bench.graders_bench", "1,000 verdicts on mathematical answers, and what poisonous ones cost"),
     "cancel": Benchmark("ops.bench.cancel_bench", "how fast a cancel of 256 running jobs is"),
     "concurrency": Benchmark("ops.bench.concurrency_bench", "adaptive concurrency against fixed slots, on modelled engines"),
     "routing": Benchmark("ops.bench.routing_bench", "which server a job gets, against other policies, on modelled servers"),

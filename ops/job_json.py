@@ -19,6 +19,7 @@ def story_as_map(story: JobStory) -> dict[str, object]:
         "prompt": record_as_map(story.prompt),
         "trajectory": record_as_map(story.trajectory),
         "grade": record_as_map(story.grade),
+        "attached": dict(story.attached),
         "sandbox": None if story.sandbox is None else story.sandbox.to_map(),
         "unreadable": list(story.unreadable),
     }

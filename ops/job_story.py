@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pipeline import codec
 from pipeline.errors import DamagedBody, NewerMessage, RollstreamError
@@ -40,6 +40,8 @@ class JobStory:
     """Bodies that could not be read, and why."""
     sandbox: SandboxUse | None = None
     """What it used of sandboxes, what bounded them, and what was ended in them, over the stages so far."""
+    attached: Mapping[str, int] = field(default_factory=dict)
+    """What is kept beside its grade: name to bytes, as kept."""
 
     @property
     def state(self) -> str:
@@ -103,5 +105,19 @@ async def job_story(client: AsyncClient, keys: Keys, job: str) -> JobStory:
             except ValueError as error:
                 unreadable.append(str(error))
     return JobStory(
-        job=job, header=header, prompt=prompt, trajectory=trajectory, grade=grade, unreadable=tuple(unreadable), sandbox=sandbox
+        job=job,
+        header=header,
+        prompt=prompt,
+        trajectory=trajectory,
+        grade=grade,
+        unreadable=tuple(unreadable),
+        sandbox=sandbox,
+        attached=await byproducts_of(client, keys, job, header["b.eval"]) if "b.eval" in header else {},
     )
+
+
+async def byproducts_of(client: AsyncClient, keys: Keys, job: str, attempt: str) -> dict[str, int]:
+    """Names and bytes, as kept, of what stands beside the grade of an attempt; empty when nothing does."""
+    key = keys.attached(job, attempt)
+    names = sorted(cast(list[bytes], await ask(client, "HKEYS", key)))
+    return {name.decode("utf-8", "replace"): int(await ask(client, "HSTRLEN", key, name)) for name in names}

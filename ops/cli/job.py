@@ -1,8 +1,10 @@
-"""`rollstream job show` and `rollstream job cancel`."""
+"""`rollstream job show|log|cancel`."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from typing import Annotated
 
 import orjson
@@ -37,6 +39,38 @@ def show(
         from ops.job_view import render_story
 
         render_story(open_console(), story, longest=10**9 if whole else 900)
+
+
+@app.command("log")
+def log(
+    job: Annotated[str, typer.Argument(help="Its id.")],
+    name: Annotated[str, typer.Option(help="Of the by-product; `job show` lists them.")] = "log",
+    most_mib: Annotated[int, typer.Option(min=1, help="Of the unpacked log; what is beyond is left out, and said.")] = 1024,
+) -> None:
+    """The log that a job's grader kept, whole and unpacked. A terminal is shown control characters spelt out; a file or a pipe gets the
+    bytes. Ends with 1 when it is damaged or cut off."""
+    from ops.cli.connection import connected, keys_of
+    from ops.job_log import BadLog, byproduct, for_a_terminal, unpacked
+
+    async def act() -> bytes:
+        async with connected() as (settings, client):
+            return await byproduct(client, keys_of(settings, job), job, name)
+
+    pieces = unpacked(asyncio.run(act()), most_bytes=most_mib << 20)
+    try:
+        if sys.stdout.isatty():
+            for line in for_a_terminal(pieces):
+                sys.stdout.write(line)
+        else:
+            for piece in pieces:
+                sys.stdout.buffer.write(piece)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BadLog as error:
+        sys.stdout.flush()
+        typer.echo(f"rollstream: {name} of job {job}: {error}", err=True)
+        raise typer.Exit(1) from error
 
 
 @app.command("cancel")

@@ -6,11 +6,17 @@ Real workers of all stages; the graders are small ones that break in the way the
 from __future__ import annotations
 
 import asyncio
+import io
 import math
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
+from rich.console import Console
 
+from ops.job_json import story_as_map
+from ops.job_log import NoSuchByproduct, byproduct
+from ops.job_story import JobStory, job_story
+from ops.job_view import render_story
 from pipeline.messages import Grade, JobSpec, Limits, Trajectory
 from pipeline.redis_client import ask
 from pipeline.scripts import Scripts
@@ -195,13 +201,26 @@ async def test_what_a_grader_attached_to_an_answer_that_broke_it_is_kept_and_gol
         await context.attach("log", b"12 passed")
         return Grade(reward=1.0)
 
-    await fleet.add("job")
+    (job,) = await fleet.add("job")
     fleet.start(play=Play(on_evaluate=Grader(logs_and_fails, on_gold=logs), on_gold=gold))
 
     record = await fleet.result()
 
     assert await attached(fleet, record) == {b"log": b"Segmentation fault"}
     assert (await fleet.grade(record)).attached == {"log": 18}
+    story = await job_story(fleet.client, fleet.keys, job)
+    assert story_as_map(story)["attached"] == {"log": 18}
+    assert "kept beside it: log (18 bytes); rollstream job log run1.job prints the log" in shown(story)
+    assert await byproduct(fleet.client, fleet.keys, job, "log") == b"Segmentation fault"
+    with pytest.raises(NoSuchByproduct, match="keeps no 'junit' beside its grade; it keeps log"):
+        await byproduct(fleet.client, fleet.keys, job, "junit")
+
+
+def shown(story: JobStory) -> str:
+    console = Console(file=io.StringIO(), width=500, color_system=None)
+    render_story(console, story, longest=900)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 async def attached(fleet: Fleet, record: dict[str, str]) -> dict[bytes, bytes]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -106,12 +107,12 @@ async def commit_all(sandbox: Sandbox, folder: str, message: str) -> str:
 
 
 async def lay_files(sandbox: Sandbox, folder: str, files: Mapping[str, bytes], executable: Collection[str] = ()) -> None:
-    """Writes files into a folder, in one go."""
-    archive = io.BytesIO()
+    """Writes files into a folder, in one go. They are of now: by older times git and Python's caches would take them for what was there."""
+    archive, now = io.BytesIO(), time.time()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for path, content in files.items():
             entry = tarfile.TarInfo(path)
-            entry.size, entry.mode = len(content), 0o755 if path in executable else 0o644
+            entry.size, entry.mode, entry.mtime = len(content), 0o755 if path in executable else 0o644, now
             tar.addfile(entry, io.BytesIO(content))
     archive.seek(0)
     await sandbox.upload(archive, folder)

@@ -16,8 +16,10 @@ Where the summary lists passed tests it lists all, and alone decides.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from workers.graders.swe.logs.lines import lines_of
 from workers.graders.swe.logs.parsed import Ends, ParsedLog, Status
@@ -70,7 +72,6 @@ class _Run:
     summary: Sequence[str] = ()
     counts: Mapping[str, int] | None = None
     """Of its closing line, with the words of that line."""
-    errors: list[str] = field(default_factory=list)
 
 
 def parse_pytest(log: str) -> ParsedLog:
@@ -103,14 +104,37 @@ class _Counts:
 # ------------------------------------------------------------------------------------------------- where runs begin and end
 
 
+class _Mark(NamedTuple):
+    """A line of pytest's own frame."""
+
+    index: int
+    title: str
+    """Of `=== title ===`. For `___ title ___` and `--- title ---` with their first character before it."""
+    counts: dict[str, int] | None
+    """When it is the last line of a run."""
+
+
+def _marks(lines: Sequence[str]) -> Iterator[_Mark]:
+    for index, line in enumerate(lines):
+        first = line[:1]
+        if first and first in "=_-" and line[-1] == first:
+            inner = line.strip(first)
+            if inner[:1] == " " and inner[-1:] == " ":
+                title = inner.strip() if first == "=" else first + inner
+                yield _Mark(index, title, _counts(title) if first == "=" else None)
+        elif first.isdigit() and (counts := _counts(line)) is not None:  # the bare last line of `-q`
+            yield _Mark(index, line, counts)
+
+
 def _runs(lines: Sequence[str]) -> tuple[list[_Run], list[str]]:
     marks = list(_marks(lines))
     runs: list[_Run] = []
     doubts: list[str] = []
     start = 0
     while start < len(lines):
-        run, end = _next_run(lines, marks, start, is_last=len(runs) == _MOST_RUNS)
-        if runs and not _begins_with_session(marks, start):
+        here = marks[bisect_left(marks, start, key=lambda mark: mark.index) :]
+        run, end = _next_run(lines, here, start, is_last=len(runs) == _MOST_RUNS)
+        if runs and (not here or here[0].title != _BEGIN):
             if run.summary or run.counts is not None:
                 doubts.append("there is a summary behind the end of the run")
                 runs.append(run)
@@ -120,45 +144,36 @@ def _runs(lines: Sequence[str]) -> tuple[list[_Run], list[str]]:
     return runs, doubts
 
 
-def _begins_with_session(marks: Sequence[tuple[int, str]], start: int) -> bool:
-    return next((title == _BEGIN for index, title in marks if index >= start), False)
+def _next_run(lines: Sequence[str], here: Sequence[_Mark], start: int, *, is_last: bool) -> tuple[_Run, int]:
+    """The run that begins at `start`, and the line behind it; the last one reaches to the end.
 
-
-def _marks(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Lines of pytest's own frame with their titles: `=== title ===`, `___ title ___` and `--- title ---` (these with the line of their
-    title as it is), and the bare end of `-q`."""
-    for index, line in enumerate(lines):
-        first = line[:1]
-        if first and first in "=_-" and line[-1] == first:
-            inner = line.strip(first)
-            if inner[:1] == " " and inner[-1:] == " ":
-                yield index, inner.strip() if first == "=" else first + inner
-        elif first.isdigit() and _counts(line) is not None:
-            yield index, line
-
-
-def _next_run(lines: Sequence[str], marks: Sequence[tuple[int, str]], start: int, *, is_last: bool) -> tuple[_Run, int]:
-    """The run that begins at `start`, and the line behind it; the last one reaches to the end."""
-    here = [mark for mark in marks if mark[0] >= start]
-    first = next(((place, title) for place, (_, title) in enumerate(here) if title == _BEGIN or title in _SECTIONS), (0, ""))
-    if first[1] == _BEGIN:  # what stands before it is of other programs; behind a section it is captured, and the run has no head (`-q`)
-        start, here = here[first[0]][0], here[first[0] :]
-    closings = [(place, counts) for place, (_, title) in enumerate(here) if (counts := _counts(title)) is not None]
-    first_section = next((index for index, title in here if title in _SECTIONS), None)
-    progress_end = first_section or (here[closings[-1][0]][0] if closings else len(lines))
-    progress = lines[start:progress_end]
+    Args:
+        here: the marks from there on.
+    """
+    first = next(((place, mark) for place, mark in enumerate(here) if mark.title == _BEGIN or mark.title in _SECTIONS), None)
+    if first is not None and first[1].title == _BEGIN:
+        # what stands before it is of other programs; behind a section it is captured, and the run has no head (`-q`)
+        start, here = first[1].index, here[first[0] :]
+    closings = [place for place, mark in enumerate(here) if mark.counts is not None]
+    first_section = next((mark.index for mark in here if mark.title in _SECTIONS), None)
+    progress = lines[start : first_section or (here[closings[-1]].index if closings else len(lines))]
     collected = _collected(progress)
     chosen = closings[-1] if closings else None
-    for place, counts in closings if not is_last else ():
-        following = here[place + 1][1] if place + 1 < len(here) else None
-        if following in (None, _BEGIN, _SUMMARY) and collected is not None and _fits(counts, collected):
-            chosen = place, counts
+    for place in closings if collected is not None and not is_last else ():
+        following = here[place + 1].title if place + 1 < len(here) else None
+        if following in (None, _BEGIN, _SUMMARY) and _fits(here[place].counts or {}, collected or 0):
+            chosen = place
             break
-    last, counts_of_it = (chosen[0], chosen[1]) if chosen is not None else (len(here), None)
-    end = here[last][0] if chosen is not None else len(lines)
-    summary_at = max((index for index, title in here[:last] if title == _SUMMARY), default=end)
-    headings = frozenset(title[1:].strip() for _, title in here[:last] if title[:1] == "_")
-    return _Run(progress=progress, headings=headings, summary=lines[summary_at + 1 : end], counts=counts_of_it), end + 1
+    inside = here[:chosen]
+    end = here[chosen].index if chosen is not None else len(lines)
+    summary_at = max((mark.index for mark in inside if mark.title == _SUMMARY), default=end)
+    run = _Run(
+        progress=progress,
+        headings=frozenset(mark.title[1:].strip() for mark in inside if mark.title[:1] == "_"),
+        summary=lines[summary_at + 1 : end],
+        counts=here[chosen].counts if chosen is not None else None,
+    )
+    return run, end + 1
 
 
 def _collected(progress: Sequence[str]) -> int | None:

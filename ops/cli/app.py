@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ops.cli import bench, image, job, llm, queue, redis, run, sandbox, supervisor, task, top, trajectory, worker
+from ops.cli import bench, evaluation, image, job, llm, queue, redis, run, sandbox, supervisor, task, top, trajectory, worker
 
 app = typer.Typer(
     name="rollstream",
@@ -43,5 +43,6 @@ app.add_typer(job.app, name="job", help="Single jobs: look, cancel.")
 app.add_typer(trajectory.app, name="trajectory", help="What jobs produced: check, show, save.")
 app.add_typer(queue.app, name="queue", help="Streams and what waits in them.")
 app.add_typer(redis.app, name="redis", help="The Redis behind it: a server for several machines, a prompt.")
+app.command("eval", help="A model on a file of problems: pass@k, resumable.")(evaluation.evaluate_data)
 app.command("top", help="A live view of the pipeline.")(top.top)
 app.command("bench", help="Benchmarks: list and run.")(bench.bench)

@@ -38,7 +38,7 @@ def list_tasks(as_json: Json = False, config: Config = None) -> None:
     _say_logs("error")  # a trial of sandboxes warns of what a service would be
 
     async def act() -> tuple[list[ListedTask], SandboxesHere | None]:
-        async with Handlers() as handlers:
+        async with Handlers(config=config) as handlers:
             tasks = await listed_tasks(handlers)
         return tasks, await sandboxes_here(config) if any(task.sandbox is not None for task in tasks) else None
 
@@ -71,7 +71,7 @@ def show(
     template = _template(task, request, option, capability)
 
     async def act() -> tuple[TaskPage, SandboxesHere | None]:
-        async with Handlers() as handlers:
+        async with Handlers(config=config) as handlers:
             handler = await handlers.find(task)
             page = task_page(handler, spec_of(template, read_rows(handler, data).named(row)))
         return page, await sandboxes_here(config) if page.sandbox is not None else None

@@ -32,9 +32,9 @@ def chosen(answer: str, options: Sequence[str]) -> int | None:
     if letter is not None and letter in LETTERS[: len(options) or len(LETTERS)]:
         place = LETTERS.index(letter)
         behind = normal(_LED.sub("", answer, count=1)) if _LED.match(answer) else ""
-        if behind in texts and behind != texts[place]:
-            return None
-        return place
+        is_its_text = bool(texts) and behind == texts[place]
+        is_another_letter = len(behind) == 1 and behind.upper() in LETTERS and behind.upper() != letter
+        return None if not is_its_text and (behind in texts or is_another_letter) else place
     said = normal(answer)
     places = [place for place, text in enumerate(texts) if text and text == said]
     return places[0] if len(places) == 1 else None

@@ -125,7 +125,7 @@ class MathGrader:
         )
 
     async def grade_any(self, response: str, golds: Sequence[str], *, tolerance: Tolerance = STRICT) -> MathVerdict:
-        """The verdict of the first of some reference answers that the response gives, else of the first one.
+        """The verdict of the first of some reference answers that the response gives or breaks the grader on, else of the first one.
 
         Raises:
             GraderError: the response gives none of those that could be compared, and one could not.
@@ -138,7 +138,7 @@ class MathGrader:
             except GraderError as error:
                 broken = broken or error
                 continue
-            if verdict.correct:
+            if verdict.correct or verdict.reason == _KILLED:  # what broke one comparison would cost the limit of each
                 return verdict
             first = first or verdict
         if broken is not None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workers.graders.choice import chosen, compare_choices
 from workers.graders.final_answer import final_answer
@@ -28,6 +32,9 @@ OPTIONS = ("12 m/s", "24 m/s", "mitochondria", r"$\alpha$-helix")
         ("E", None),  # there are four
         ("A or B", None),
         ("A) 24 m/s", None),  # the letter says one thing, the text another
+        ("B: C", None),
+        ("(A)(B)", None),
+        ("ABCD", None),
         ("36 m/s", None),
         ("mitochondria or chloroplasts", None),
         ("", None),
@@ -41,7 +48,7 @@ def test_an_option_is_chosen_by_its_letter_or_its_text(answer: str, place: int |
 def test_a_lone_letter_is_the_letter_of_an_option_even_where_options_are_letters() -> None:
     blood = ("O", "B", "A", "AB")
 
-    assert (chosen("A", blood), chosen("AB", blood), chosen("O", blood)) == (0, 3, 0)
+    assert (chosen("A", blood), chosen("AB", blood), chosen("O", blood), chosen("C) A", blood)) == (0, 3, 0, 2)
 
 
 def test_without_the_options_only_letters_are_known() -> None:
@@ -113,3 +120,47 @@ def test_each_alternative_is_right() -> None:
 )
 def test_the_answer_is_the_last_box_or_all_of_a_short_response(response: str, answer: str | None) -> None:
     assert final_answer(response) == answer
+
+
+PIECES = (
+    "A",
+    "(",
+    ")",
+    ".",
+    ":",
+    " ",
+    "or ",
+    "the ",
+    "answer is ",
+    "\\text{",
+    "}",
+    "\\",
+    "{",
+    "$",
+    "-",
+    "_",
+    "^",
+    "é",
+    "₂",
+    "\u202e",
+    "C6",
+    "=",
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
+def test_any_text_has_a_verdict(answer: str) -> None:
+    assert compare_choices(0, answer, OPTIONS).kind in ("right", "wrong", "unreadable")
+    assert compare_texts(("Krebs cycle", "H2O"), answer).kind in ("right", "wrong", "unreadable")
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_long_text_of_one_piece_costs_next_to_nothing(piece: str) -> None:
+    """No pattern goes back and forth over it."""
+    answer = piece * (2_000 // len(piece))
+    started = time.process_time()
+
+    compare_choices(0, answer, OPTIONS)
+    compare_texts(("Krebs cycle",), answer)
+
+    assert time.process_time() - started < 0.25

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workers.graders.physical_units import ONE, read_units
 from workers.graders.quantity import Leeway, compare_quantities, read_value
@@ -141,3 +143,41 @@ def test_units_are_read(phrase: str) -> None:
 @pytest.mark.parametrize("phrase", ["wombat", "m^", "m^99", "/", "((m)", "m)", "square", "m^(2", "kk", "3", "m" * 100])
 def test_what_is_no_unit_is_none(phrase: str) -> None:
     assert read_units(phrase) == ()
+
+
+PIECES = (
+    "1",
+    "0",
+    ".",
+    ",",
+    " ",
+    "e",
+    "*",
+    "x",
+    "10",
+    "^",
+    "(",
+    ")",
+    "{",
+    "}",
+    "-",
+    "/",
+    "m",
+    "k",
+    "\\frac",
+    "\\mathrm",
+    "\\times",
+    "±",
+    "°",
+    "C",
+    "%",
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
+def test_any_text_has_a_verdict_and_reads_the_same_as_itself(text: str) -> None:
+    found = read_value(text)
+
+    assert compare_quantities("5", "m", text, POLICY).kind in ("right", "wrong", "unreadable")
+    if found is not None and found.units and all(unit.factor for unit in found.units):
+        assert compare_quantities(text, "", text, POLICY).is_right

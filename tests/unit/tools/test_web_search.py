@@ -120,6 +120,15 @@ async def test_hits_are_bounded_in_number_and_length(service: Service, tmp_path:
     assert service.keys == [f"Bearer {KEY}"]
 
 
+async def test_a_node_behind_a_proxy_searches_through_it(service: Service, tmp_path: Path) -> None:
+    """The stand-in plays the proxy: what is asked for is at no address that could be reached."""
+    service.replies = [hits(1)]
+
+    result = await searched(tmp_path, "http://search.invalid", proxy=service.url)
+
+    assert (result.text, len(service.requests)) == ("1. t0\nu0\ntext", 1)
+
+
 async def test_what_a_page_says_can_be_told_to_a_model(service: Service, tmp_path: Path) -> None:
     service.replies = [says(b'{"results": [{"title": "a\\u0000b\\nc", "url": null, "content": "x\\u001b[31my"}, 7]}')]
 

@@ -38,8 +38,8 @@ _FIELDS = frozenset(
 ) | {"subject", "source", "meta"}
 _WRONG = tuple(f"Incorrect Answer {number}" for number in (1, 2, 3))
 _LISTED_OPTION = re.compile(r"(?m)(?:^|\s)\(?([A-E])\s*[).:]\s")
-_WORDS = re.compile(r"[^\\=^_{}<>+*/|]*[A-Za-z]{3,}[^\\=^_{}<>+*/|]*")
-"""What a name or term is made of: letters, no sign of a formula."""
+_FORMULA_SIGNS = re.compile(r"[\\=^_{}<>+*/|]")
+_A_WORD = re.compile(r"[A-Za-z]{3}")
 
 
 def _ours(row: Row, place: str) -> Problem:
@@ -137,7 +137,8 @@ def kind_of(answer: str) -> Kind:
     try:
         reference_of(answer)
     except ValueError:
-        return Kind.TEXT if _WORDS.fullmatch(answer) or is_chemical(answer) else Kind.FORMULA
+        is_words = _A_WORD.search(answer) is not None and _FORMULA_SIGNS.search(answer) is None
+        return Kind.TEXT if is_words or is_chemical(answer) else Kind.FORMULA
     return Kind.VALUE
 
 

@@ -102,7 +102,11 @@ class SearchClient:
             raise RuntimeError("no connections: enter the client first")
         try:
             async with self._session.post(
-                f"{self.settings.url}/search", data=body, headers={"Content-Type": "application/json"}, allow_redirects=False
+                f"{self.settings.url}/search",
+                data=body,
+                headers={"Content-Type": "application/json"},
+                proxy=self.settings.proxy or None,
+                allow_redirects=False,
             ) as response:
                 content = bytearray()
                 async for piece in response.content.iter_any():

@@ -20,6 +20,8 @@ class SearchSettings(TableSettings):
     """`https://api.tavily.com`, or whatever answers to `POST /search` in the same way; empty = this worker has no search."""
     key_file: Path | None = None
     """File with the key, sent as a bearer token; read at each start."""
+    proxy: str = ""
+    """`http://HOST:PORT` by which the service is reached; empty = directly. Proxies of the environment are not used."""
     timeout_s: float = Field(default=10.0, gt=0, le=300)
     """For one try; all of them together have the time of a tool call."""
     tries: int = Field(default=3, ge=1, le=10)
@@ -28,7 +30,7 @@ class SearchSettings(TableSettings):
     max_hit_chars: int = Field(default=2_000, ge=100, le=20_000)
     """Of the text of one hit."""
 
-    @field_validator("url")
+    @field_validator("url", "proxy")
     @classmethod
     def _is_an_address(cls, url: str) -> str:
         parts = urlsplit(url)

@@ -94,19 +94,18 @@ class SharedFolder:
         return SharedFolder(outside=self.outside, inside=f"{self.inside}/{name}", below=(*self.below, name))
 
     def write(self, name: str, content: bytes) -> str:
-        """Writes a file only its owner may read, makes the folder when it is missing; returns the path inside. Blocks.
+        """Writes a file only its owner may read, makes the folder when it is missing; returns the path inside. Blocks. Nobody inside
+        reads it before this has returned, or he may see half of it.
 
         Raises:
             SandboxError: the sandbox put something else where the folder was.
         """
         with self.opened() as folder:
-            fresh = f".{name}.new"
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(fresh, dir_fd=folder)
+                os.unlink(name, dir_fd=folder)  # not renamed over: file systems bring the content to the disk then, and we wait for it
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            with open(os.open(fresh, flags, 0o600, dir_fd=folder), "wb") as file:
+            with open(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
                 file.write(content)
-            os.rename(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
         return f"{self.inside}/{name}"
 
     def remove(self, name: str) -> None:

@@ -6,9 +6,14 @@ unset PROMPT_COMMAND HISTFILE MAIL MAILCHECK TMOUT
 shopt -u checkwinsize
 __rs_done= __rs_text= __rs_rc=0
 
-# Loads the command's text and prints the fence before its output; gives it the $? of the command before.
-__rs_begin() {
+# Loads the text of a command that is in a file.
+__rs_load() {
     IFS= builtin read -r -d '' __rs_text <"$__rs_dir/command"
+    return 0
+}
+
+# Prints the fence before the output of a command whose text is loaded; gives it the $? of the command before.
+__rs_begin() {
     builtin export -n __rs_text
     builtin printf '\001\002%ss\003' "$1" >/dev/tty
     return "$__rs_rc"

@@ -1,7 +1,9 @@
 """One live bash on a terminal of its own.
 
-1. A command is never typed. Its text goes into a file; what is typed is one short line of ours, so that neither the terminal's limit of
-   4096 bytes, nor quotes, here-documents, comments or control characters of the command can reach the terminal or that line.
+1. A command is never typed as it stands. What is typed is one line of ours that is shorter than any terminal's limit; in it a short text
+   is one word, quoted so that it holds nothing but visible characters and blanks, and any other is named by the file it lies in. So neither
+   that limit, nor quotes, here-documents, comments or control characters of the command can reach the terminal or that line. A disk takes
+   longer to make a file than bash to run a short command.
 2. A command has ended when bash says so on the control pipe: number NUL exit code NUL folder NUL NUL. Only bash has that pipe, commands
    run with it closed. The number is new for each command, so a late report of an interrupted one is not taken for the next.
 3. The line reports by itself and again through PROMPT_COMMAND: Ctrl-C skips the rest of the line, a script may overwrite PROMPT_COMMAND.
@@ -43,6 +45,8 @@ READ_BYTES = 64 * 1024
 READS_A_WAKE = 32
 """A terminal gives 4 KiB a read; this many at a wake keep a flood cheap without starving the loop."""
 INLINE_WRITE_BYTES = 64 * 1024
+MAX_WORD_BYTES = 768
+"""Of a text as a word. With the rest of the line it is below what a terminal takes at once: 4096 bytes on Linux, 1024 on macOS."""
 
 ENVIRONMENT = {
     # No program may wait for a person: pagers print, editors and prompts fail at once.
@@ -65,6 +69,9 @@ ENVIRONMENT = {
 SOURCED = re.compile(rb"\b(?:return|exit|logout)\b")
 """A text with one of these words is sourced: only there `return` is allowed, and `exit` neither speaks nor asks back. Any other text is
 evaluated, which leaves DEBUG traps, BASH_SOURCE and error messages as they are in a plain shell."""
+
+WORDLIKE = re.compile(rb"[\n\t -~]*")
+"""What can be a word of the typed line. Text in other scripts lies in a file: how a terminal and an old bash take it is their affair."""
 
 Wake = Literal["done", "timeout", "quiet", "ended"]
 
@@ -145,16 +152,12 @@ class ShellSession:
 
     async def begin(self, text: bytes, max_output_bytes: int, stdin: ShellStdin) -> RunningCommand:
         """Starts a command; the caller waits for it, then finishes it."""
-        if len(text) <= INLINE_WRITE_BYTES:
-            self._folder.write("command", text)
-        else:
-            await asyncio.to_thread(self._folder.write, "command", text)
+        load, do = await self._given(text)
         self._reset_terminal()
         command = self._expect(max_output_bytes)
-        do = '. "$__rs_dir/command"' if SOURCED.search(text) else 'eval "$__rs_text"'
         source = "/dev/null" if stdin == "null" else "/dev/tty"
         begin, end = f"__rs_begin {command.number}", f"__rs_end {command.number}"
-        line = f"{{ {begin}; {do} <{source} 2>/dev/tty {CONTROL_FD}>&-; {end}; }} 2>/dev/null"
+        line = f"{{ {load}{begin}; {do} <{source} 2>/dev/tty {CONTROL_FD}>&-; {end}; }} 2>/dev/null"
         with contextlib.suppress(TimeoutError):  # a shell that does not read its line does not report either: the wait tells
             await self.type(f" PROMPT_COMMAND='{{ {end}; }} 2>/dev/null'; {line}\n".encode())
         return command
@@ -215,21 +218,29 @@ class ShellSession:
         Raises:
             TimeoutError: the terminal takes nothing more: nobody reads what was typed before.
         """
+        data = self._typed(data)
+        if not data:
+            return
         async with asyncio.timeout(TYPE_TIMEOUT_S):
             while data:
+                writable: asyncio.Future[None] = self._loop.create_future()
+                self._loop.add_writer(self._master, _resolve, writable)
                 try:
-                    data = data[os.write(self._master, data) :]
-                except BlockingIOError:
-                    writable: asyncio.Future[None] = self._loop.create_future()
-                    self._loop.add_writer(self._master, _resolve, writable)
-                    try:
-                        await writable
-                    finally:
-                        self._loop.remove_writer(self._master)
-                except OSError as error:
-                    if error.errno != errno.EIO:  # EIO: the terminal's other side is gone, `wait` tells
-                        raise
-                    return
+                    await writable
+                finally:
+                    self._loop.remove_writer(self._master)
+                data = self._typed(data)
+
+    def _typed(self, data: bytes) -> bytes:
+        """What of it the terminal does not take now."""
+        try:
+            return data[os.write(self._master, data) :]
+        except BlockingIOError:
+            return data
+        except OSError as error:
+            if error.errno != errno.EIO:  # EIO: the terminal's other side is gone, `wait` tells
+                raise
+            return b""
 
     async def interrupt(self, character: bytes) -> None:
         """Types Ctrl-C or its like, into a terminal that hears it."""
@@ -256,6 +267,18 @@ class ShellSession:
         os.close(self._master)
         os.close(self._control)
         self._master = self._control = -1
+
+    async def _given(self, text: bytes) -> tuple[str, str]:
+        """Gives bash a command's text: what loads it in the line to be typed, and what runs it."""
+        is_sourced = SOURCED.search(text) is not None
+        word = None if is_sourced else as_word(text)
+        if word is not None:
+            return f"__rs_text={word}; ", 'eval "$__rs_text"'
+        if len(text) <= INLINE_WRITE_BYTES:
+            self._folder.write("command", text)
+        else:
+            await asyncio.to_thread(self._folder.write, "command", text)
+        return ("", '. "$__rs_dir/command"') if is_sourced else ("__rs_load; ", 'eval "$__rs_text"')
 
     # -- what comes in --------------------------------------------------------------------------------------------------------------
 
@@ -306,6 +329,14 @@ class ShellSession:
     def _reset_terminal(self) -> None:
         with contextlib.suppress(termios.error):  # the other side is gone, `wait` tells
             termios.tcsetattr(self._master, termios.TCSANOW, self._terminal)
+
+
+def as_word(text: bytes) -> str | None:
+    """A text as one word of a line for bash; None when it is too long for that, or holds more than visible characters, blanks and lines."""
+    if len(text) > MAX_WORD_BYTES or not WORDLIKE.fullmatch(text):
+        return None
+    quoted = text.replace(b"\\", b"\\\\").replace(b"'", b"\\'").replace(b"\n", b"\\n").replace(b"\t", b"\\t")
+    return f"$'{quoted.decode('ascii')}'" if len(quoted) <= MAX_WORD_BYTES else None
 
 
 def _quiet_terminal(master: int) -> list[Any]:

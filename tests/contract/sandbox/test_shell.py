@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.testing.wait import wait_until
 from workers.sandbox import Sandbox, Shell, ShellResult
+from workers.sandbox.shell_session import MAX_WORD_BYTES
 
 
 @pytest.fixture
@@ -67,6 +68,32 @@ async def test_output_and_exit_code_are_exact(shell: Shell, case: str) -> None:
     assert (result.status, result.exit_code) == ("ok", code)
     assert result.output.removeprefix("\n[1]+  Stopped                 sh -c 'kill -STOP $$' > /dev/null 2>&1\n") == output
     assert (after.output, after.restarted) == ("alive\n", False)
+
+
+ODD = r"""'quoted' "twice" \ \\ \n \tx $'y' `z` $((1)) # !! %s ~"""
+
+
+@pytest.mark.parametrize("odd", [f"{ODD}\t.", "日本 é", ""])
+async def test_a_text_arrives_as_it_is_however_it_is_given_to_bash(shell: Shell, odd: str) -> None:
+    """A short one is a word of the line that is typed, any other lies in a file: nothing is lost where one way ends."""
+    frame = len(f"cat <<'END'\n{odd}\n\n  \nEND\n(exit 3)")
+    for length in (0, *(MAX_WORD_BYTES - frame + more for more in range(-1, 2)), 3 * MAX_WORD_BYTES):
+        body = f"{odd}\n\n  {'a' * length}"
+
+        result = await run(shell, f"cat <<'END'\n{body}\nEND\n(exit 3)")
+
+        assert (result.output, result.exit_code) == (f"{body}\n", 3)
+        assert (await run(shell, "echo $? $'a\\tb'")).output == "3 a\tb\n"
+
+
+async def test_a_trap_on_errors_hears_of_the_command_alone(shell: Shell) -> None:
+    """Of a command in a file as of one in the line: what loads it must not look as if it failed."""
+    await run(shell, "trap 'echo E' ERR")
+
+    short, long = await run(shell, "echo one"), await run(shell, f"echo two # {'x' * MAX_WORD_BYTES}")
+
+    assert (short.output, long.output) == ("one\n", "two\n")
+    assert (await run(shell, "echo three")).late_output == ""
 
 
 @pytest.mark.parametrize("command", ["echo 'never closed", "if then fi", "cat <<EOF\n$(", "for"])

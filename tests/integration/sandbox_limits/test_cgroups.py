@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from workers.sandbox.limits import Cgroups, SandboxCgroup, find_cgroups
-from workers.sandbox.limits.cgroups import Controller, end_groups
+from workers.sandbox.limits.cgroups import Controller, Events, end_groups
 from workers.sandbox.spec import Limits
 
 LIMITS = Limits(sandbox_memory_bytes=48 * 1024 * 1024, processes=20)
@@ -72,6 +72,24 @@ async def test_the_kernel_holds_a_group_to_its_memory(group: SandboxCgroup) -> N
 async def test_the_kernel_holds_a_group_to_its_processes(group: SandboxCgroup) -> None:
     assert await run_in(group, FORK) == 11
     assert group.events().refused_forks >= 1
+
+
+async def test_counters_that_are_kept_open_tell_what_has_happened_since_and_hold_no_group_up(cgroups: Cgroups) -> None:
+    """Each result of a command asks them; a sandbox whose group could not be removed for that would not end."""
+    group = cgroups.make("0123456789-2-abcdef", LIMITS)
+    assert group is not None
+    counters = group.event_counters()
+    before = counters.read()
+    assert await run_in(group, FORK) == 11
+
+    after = counters.read()
+
+    assert (before.refused_forks, after.refused_forks >= 1) == (0, True)
+    assert end_groups("0123456789-2-abcdef", group.paths) == ()
+    assert counters.read() == Events()
+    counters.close()
+    counters.close()
+    assert counters.read() == Events()
 
 
 async def test_cpu_time_of_what_has_ended_is_counted(group: SandboxCgroup) -> None:

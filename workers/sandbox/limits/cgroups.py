@@ -38,6 +38,9 @@ WEIGHT = 33
 EMPTY_S = 5.0
 """What is killed is gone in milliseconds; what is there after this hangs in the kernel."""
 
+COUNTERS_BYTES = 4096
+"""A file of counters has some hundred."""
+
 _numbers = itertools.count()
 
 
@@ -55,6 +58,31 @@ class Events:
 
     memory_kills: int = 0
     refused_forks: int = 0
+
+
+class EventCounters:
+    """The counters of one group, kept open: each result of a command asks for them, and to open two files takes longer than all else of it.
+
+    That they are open keeps no group from being removed; afterwards they count nothing. Not for two threads at once.
+
+    Args:
+        memory, pids: the files; None where there is no such controller.
+    """
+
+    def __init__(self, *, memory: Path | None, pids: Path | None) -> None:
+        self._memory = _opened(memory)
+        self._pids = _opened(pids)
+
+    def read(self) -> Events:
+        """Zeros where the kernel counts nothing, or no longer."""
+        return Events(memory_kills=_read_counter(self._memory, b"oom_kill"), refused_forks=_read_counter(self._pids, b"max"))
+
+    def close(self) -> None:
+        """Twice is harmless."""
+        for descriptor in (self._memory, self._pids):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._memory = self._pids = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +118,21 @@ class SandboxCgroup:
         if pids := self.controllers.get("pids"):
             _write(pids.folder / "pids.max", limits.processes)
 
+    def event_counters(self) -> EventCounters:
+        """What the kernel did in it, to be asked often."""
+        memory, pids = self.controllers.get("memory"), self.controllers.get("pids")
+        return EventCounters(
+            memory=memory.folder / ("memory.events" if memory.version == 2 else "memory.oom_control") if memory else None,
+            pids=pids.folder / "pids.events" if pids else None,
+        )
+
     def events(self) -> Events:
-        """Counters; zeros where the kernel keeps none."""
-        kills = refused = 0
-        if memory := self.controllers.get("memory"):
-            kills = _counter(memory.folder / ("memory.events" if memory.version == 2 else "memory.oom_control"), "oom_kill")
-        if pids := self.controllers.get("pids"):
-            refused = _counter(pids.folder / "pids.events", "max")
-        return Events(memory_kills=kills, refused_forks=refused)
+        """Asked once."""
+        counters = self.event_counters()
+        try:
+            return counters.read()
+        finally:
+            counters.close()
 
     def cpu_s(self) -> float | None:
         """CPU seconds of all that ever ran in it; None when the kernel does not count."""
@@ -320,6 +355,24 @@ def _write(file: Path, value: int | str) -> None:
         os.write(descriptor, str(value).encode())
     finally:
         os.close(descriptor)
+
+
+def _opened(file: Path | None) -> int:
+    """Its descriptor; -1 where it cannot be read."""
+    if file is not None:
+        with contextlib.suppress(OSError):
+            return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    return -1
+
+
+def _read_counter(descriptor: int, name: bytes) -> int:
+    if descriptor >= 0:
+        with contextlib.suppress(OSError, ValueError):
+            for line in os.pread(descriptor, COUNTERS_BYTES, 0).splitlines():
+                key, _, value = line.partition(b" ")
+                if key == name:
+                    return int(value)
+    return 0
 
 
 def _counter(file: Path, name: str) -> int:

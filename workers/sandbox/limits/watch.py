@@ -65,7 +65,8 @@ class Watch:
         self._depth = len(numbers_of(watched.holder_pid))
         self._inside: dict[tuple[int, int], bool] = {}
         self._tree_cpu_s = self._lost_cpu_s = 0.0
-        self._events = watched.cgroup.events() if watched.cgroup else Events()
+        self._counters = watched.cgroup.event_counters() if watched.cgroup else None
+        self._events = self._counters.read() if self._counters else Events()
         self._looking_at_events = threading.Lock()
         self.judging = threading.Lock()
         """Held while something in it may be ended."""
@@ -132,6 +133,10 @@ class Watch:
     def close(self) -> None:
         """Ends the watch; of the sandbox nothing is touched any more once a look that is under way has ended."""
         self._close(self)
+        self.look_at_events()  # what comes now is no more of this sandbox's than of its removal
+        with self._looking_at_events:
+            if self._counters is not None:
+                self._counters.close()
 
     # -- for the watchdog ---------------------------------------------------------------------------------------------------------------
 
@@ -158,11 +163,11 @@ class Watch:
 
     def look_at_events(self) -> None:
         """Tells what the kernel has done since the last time."""
-        if self.watched.cgroup is None:
+        if self._counters is None:
             return
         limits = self.watched.limits
         with self._looking_at_events:  # the watchdog, and whoever makes a result
-            before, now = self._events, self.watched.cgroup.events()
+            before, now = self._events, self._counters.read()
             if now.memory_kills > before.memory_kills:
                 killed = now.memory_kills - before.memory_kills
                 self.memory_peak_bytes = max(self.memory_peak_bytes, limits.sandbox_memory_bytes)  # between two looks

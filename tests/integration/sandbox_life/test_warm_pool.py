@@ -7,8 +7,10 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.testing.wait import wait_until
@@ -139,11 +141,58 @@ async def test_one_that_has_died_is_not_handed_out(place: Path) -> None:
         shell = int((await dead.shell().run("echo $$", timeout_s=10)).output)
         os.kill(shell, signal.SIGSTOP)  # it still stands there, and answers nothing
 
-        taken = await pool.take(PLAIN, an_owner())
+        taken = await pool.take(PLAIN, an_owner("job"))
 
         assert taken is alive
         await dead.wait_gone()
+        await wait_until(lambda: owners_on_disk(place).count("job") == 1, "of what the job was given the living one is left")
         await taken.stop()
+
+
+async def test_one_whose_shell_was_killed_has_a_new_one_by_the_time_it_is_handed_out(place: Path) -> None:
+    """Nobody has used that shell, so nothing of it is lost, and its next owner is told of nothing."""
+    provider, _ = moody(place)
+    async with provider, a_pool(Shelf(provider), per_spec=1) as pool:
+        await filled(pool, PLAIN, 1)
+        [ready] = pool.on_shelf(PLAIN)
+        shell = int((await ready.sandbox.shell().run("echo $$", timeout_s=10)).output)
+        os.kill(shell, signal.SIGKILL)
+        await wait_until(lambda: not psutil.pid_exists(shell), "it is gone")
+
+        taken = await pool.take(PLAIN, an_owner())
+
+        assert taken is ready.sandbox
+        first = await taken.shell().run("echo $$", timeout_s=10)
+        assert (first.status, first.restarted) == ("ok", False)
+        assert int(first.output) != shell
+        await taken.stop()
+
+
+async def test_the_shell_that_stands_ready_has_the_variables_and_the_folder_of_the_job(kind: Kind, place: Path) -> None:
+    provider = kind.open(place)
+    assert isinstance(provider, LocalSandboxes)
+    spec = replace(kind.spec, env={"SEED": "42"}, workdir="/job/here" if kind.walls else "")
+    async with provider, a_pool(Shelf(provider), per_spec=1) as pool:
+        await filled(pool, spec, 1)
+
+        taken = await pool.take(spec, an_owner())
+
+        assert taken is not None
+        seen = await taken.shell().run('echo "$SEED"; pwd', timeout_s=10)
+        assert seen.output.splitlines() == ["42", taken.workdir]
+        assert not kind.walls or taken.workdir == "/job/here"
+        await taken.stop()
+
+
+async def test_a_node_without_a_pool_keeps_nothing_ready(place: Path) -> None:
+    """It is off unless it is asked for."""
+    provider, backend = moody(place)
+    async with provider, NodeSandboxes(provider, settings()) as node:
+        for _ in range(2):
+            await (await node.start(PLAIN, an_owner(), WORKER, ignored)).sandbox.kill()
+
+        assert (backend.asked, node.warm.ready) == (2, 0)
+    assert left(place) == []
 
 
 async def test_who_is_cancelled_while_one_is_handed_over_leaves_nothing(place: Path) -> None:
@@ -207,6 +256,30 @@ async def test_one_that_was_handed_out_and_lost_is_never_met_again(place: Path) 
         with pytest.raises(SandboxGone, match="attempt 1 changed it and was lost"):
             await provider.attach(taken.handle, an_owner("job", attempt=2))
         await taken.kill()
+
+
+async def test_a_later_attempt_that_was_given_one_stands_in_it_at_once(place: Path) -> None:
+    """What was written while it was nobody's says another attempt than its owner's: that of the owner counts."""
+    provider, _ = moody(place)
+    async with provider, a_pool(Shelf(provider), per_spec=1) as pool:
+        await filled(pool, PLAIN, 1)
+        owner = an_owner("job", attempt=3)
+        taken = await pool.take(PLAIN, owner)
+        assert taken is not None
+
+        found = SandboxFolder.open(place / "scratch" / taken.handle.sandbox_id)
+
+        assert found.record.owner == owner
+        assert (found.state().seen_attempt, found.state().changed_by) == (3, 3)
+        with pytest.raises(StaleAttempt):
+            await provider.start(PLAIN, an_owner("job", attempt=2))
+        handle = await taken.park()
+        assert (found.state().seen_attempt, found.state().changed_by) == (3, 0)
+        with pytest.raises(StaleAttempt):
+            await provider.attach(handle, an_owner("job", attempt=2))
+        async with await provider.attach(handle, an_owner("job", attempt=3)) as sandbox:
+            await sandbox.write_file("file", b"")
+            assert found.state().changed_by == 3
 
 
 async def test_one_that_was_handed_out_is_parked_and_attached_as_any_other(place: Path) -> None:

@@ -221,16 +221,17 @@ async def test_one_connection_too_many_is_told_so_and_the_others_go_on(place: Pa
     async with (
         provider,
         NodeSandboxes(provider, settings()) as node,
-        SandboxServer(node, place / "run", dict, max_connections=2) as server,
+        SandboxServer(node, place / "run", dict, max_connections=3) as server,
         RemoteSandboxes(place / "run") as remote,
     ):
         sandbox = await remote.start(PLAIN, an_owner())
-        with pytest.raises(ServiceNotThere, match="2 connections are open already"):
+        await remote.spare.settle()
+        with pytest.raises(ServiceNotThere, match="3 connections are open already"):
             async with RemoteSandboxes(place / "run"):
                 pass
         assert (await sandbox.exec("echo hi", timeout_s=10)).stdout == b"hi\n"
         await sandbox.stop()
-        await wait_until(lambda: len(server.connections) == 1, "its connection has ended")
+        await wait_until(lambda: len(server.connections) == 2, "its connection has ended")
 
         async with RemoteSandboxes(place / "run") as other:
             assert await other.views() == []

@@ -38,6 +38,11 @@ async def everybody_left(server: SandboxServer) -> None:
     await wait_until(lambda: not server.connections, "the service has seen the end")
 
 
+async def raw_left(server: SandboxServer) -> None:
+    """Of the connections of a test that has others too."""
+    await wait_until(lambda: all(one.worker.boot != "raw" for one in server.connections), "the service has seen the end")
+
+
 @pytest.mark.parametrize("step", ["image", "command"])
 async def test_in_the_midst_of_a_start(place: Path, step: str) -> None:
     gate = Gate()
@@ -86,7 +91,7 @@ async def test_in_the_midst_of_an_attach_leaves_it_parked(place: Path) -> None:
             raw.send({"id": 1, "op": "attach", "handle": handle.to_map(), "owner": an_owner("job", attempt=2)})
             await gate.reached()
             raw.hang_up()
-            await wait_until(lambda: len(server.connections) == 1, "the service has seen the end")
+            await raw_left(server)
         gate.open()
         await server.node.settle()
 
@@ -102,7 +107,7 @@ async def test_attached_and_not_used_leaves_it_parked(server: SandboxServer, rem
         raw.send({"id": 1, "op": "attach", "handle": handle.to_map(), "owner": an_owner("job", attempt=2)})
         assert "ok" in await raw.answer(1)
         raw.hang_up()
-        await wait_until(lambda: len(server.connections) == 1, "the service has seen the end")
+        await raw_left(server)
     await server.node.settle()
 
     assert [view.state for view in await remote.views()] == ["parked"]
@@ -120,7 +125,7 @@ async def test_attached_and_used_ends_it(server: SandboxServer, remote: RemoteSa
         raw.send({"id": 2, "op": "write_file", "path": "half", "content": b"x", "executable": False})
         await raw.answer(2)
         raw.hang_up()
-        await wait_until(lambda: len(server.connections) == 1, "the service has seen the end")
+        await raw_left(server)
     await server.node.settle()
 
     with pytest.raises(SandboxGone):
@@ -149,7 +154,7 @@ async def test_in_the_midst_of_a_park_ends_it(server: SandboxServer, remote: Rem
             raw.send({"id": 2, "op": "park"})
             await attachment.sandbox.wait_gone()
             raw.hang_up()
-            await wait_until(lambda: len(server.connections) == 1, "the service has seen the end")
+            await raw_left(server)
         await server.node.settle()
 
     with pytest.raises(SandboxGone):
@@ -218,7 +223,7 @@ async def test_an_upload_that_ends_in_the_middle_leaves_nothing(
         assert spools() == before + 1
         if end == "hang up":
             raw.hang_up()
-            await wait_until(lambda: len(server.connections) == 1, "the service has seen the end")
+            await raw_left(server)
             await nothing_is_left(server, place)
         else:
             raw.send_bytes(bytes_of({"cancel": 2}, {"id": 2, "chunk": archive[-10:]}, {"id": 2, "end": 1}))
@@ -245,7 +250,7 @@ async def test_a_download_that_ends_in_the_middle_leaves_nothing(
         assert spools() == before + 1
         if end == "hang up":
             raw.hang_up()
-            await wait_until(lambda: len(server.connections) == 1, "the service has seen the end")
+            await raw_left(server)
             await nothing_is_left(server, place)
         else:
             raw.send_bytes(bytes_of({"cancel": 3}, {"id": 3, "took": 1}))

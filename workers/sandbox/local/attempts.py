@@ -10,7 +10,7 @@ import contextlib
 from pathlib import Path
 
 from workers.sandbox.errors import SandboxGone, StaleAttempt
-from workers.sandbox.local.folder import SandboxFolder, job_prefix, sandbox_paths
+from workers.sandbox.local.folder import SandboxFolder, given_to, job_prefix, sandbox_paths
 from workers.sandbox.local.teardown import tear_down_now
 from workers.sandbox.spec import SandboxOwner
 
@@ -92,10 +92,23 @@ class Attempts:
     def of_job(self, owner: SandboxOwner) -> list[SandboxFolder]:
         """The sandboxes of a job, whatever they were made for: none of the pool's, where one of many is no attempt of another."""
         found = []
-        own, pooled = (sandbox_paths(self._scratch, job_prefix(job_id)) for job_id in (owner.job_id, POOL_JOB))
-        for path in (*own, *pooled) if owner.job_id != POOL_JOB else ():
+        if owner.job_id == POOL_JOB:
+            return []
+        pool = job_prefix(POOL_JOB)
+        for path in sandbox_paths(self._scratch, job_prefix(owner.job_id), pool):
             with contextlib.suppress(SandboxGone):  # removed by a sweep just now
+                if path.name.startswith(pool) and not _was_given_to(path, owner.job_id):
+                    continue
                 folder = SandboxFolder.open(path)
                 if folder.record.job_id == owner.job_id:
                     found.append(folder)
         return found
+
+
+def _was_given_to(path: Path, job_id: str) -> bool:
+    """Of one that was made for the pool. Most belong to others, or to nobody yet: then this is all that is read of it."""
+    try:
+        owner = given_to(path)
+    except (OSError, ValueError):  # nobody can have what nobody can read
+        return False
+    return owner is not None and owner.job_id == job_id

@@ -1,6 +1,7 @@
 """The folder of one sandbox: what it is, whose it is, and who may have it. Everything here blocks; callers use a thread.
 
-    SCRATCH/ID/owner.json   written before the folder has its name; changes once, where it was made for nobody in particular (`give`)
+    SCRATCH/ID/owner.json   written before the folder has its name; never changes
+               given.json   whose it is, where it was made for nobody in particular; written once (`give`), and goes before owner.json
                spec.json    what it was asked to be; never changes
                state.json   attempt seen, holder, whether the last attachment changed anything; only under the flock of `lock`
                lease        flocked by the holder of the attachment, for as long as it lives
@@ -208,6 +209,8 @@ class SandboxFolder:
         try:
             values = json.loads((path / "owner.json").read_bytes())
             record = OwnerRecord(**{name: values[name] for name in OwnerRecord.__slots__})
+            if (given := given_to(path)) is not None:
+                record = replace(record, job_id=given.job_id, attempt=given.attempt, boot_id=given.boot_id)
         except FileNotFoundError:
             raise SandboxGone(path.name, f"no folder {path}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -321,7 +324,10 @@ class SandboxFolder:
             return True
 
     def give(self, owner: SandboxOwner) -> None:
-        """Writes down for whom a sandbox is that was made for nobody in particular. Its attachment goes on.
+        """Writes down for whom a sandbox is that was made for nobody in particular, once. Its attachment goes on.
+
+        One file that is new says all of it: to replace those that are there takes a disk many times as long, as it brings their content
+        to the disk first, and somebody waits for this.
 
         Raises:
             SandboxGone: it was ended meanwhile.
@@ -330,10 +336,13 @@ class SandboxFolder:
             state = self._read_state()
             if state.ended:
                 raise SandboxGone(self.sandbox_id, "it was stopped")
-            record = replace(self.record, job_id=owner.job_id, attempt=owner.attempt, boot_id=owner.boot_id)
-            self._write_state(replace(state, seen_attempt=owner.attempt, changed_by=owner.attempt))
-            write_json(self.path / "owner.json", asdict(record))
-            self.record = record
+            if not state.changed_by:
+                self._write_state(replace(state, changed_by=state.seen_attempt))
+            try:
+                write_json(self.path / "given.json", asdict(owner))
+            except FileNotFoundError:  # who removes it does not wait for the lock
+                raise SandboxGone(self.sandbox_id, "its folder was removed") from None
+            self.record = replace(self.record, job_id=owner.job_id, attempt=owner.attempt, boot_id=owner.boot_id)
 
     def fence_off(self, attempt: int) -> None:
         """Has it ended for an attempt that starts anew: whoever holds it, or is about to, is of an attempt before that one.
@@ -401,17 +410,37 @@ class SandboxFolder:
     def _read_state(self) -> FolderState:
         try:
             values = json.loads((self.path / "state.json").read_bytes())
+            given = given_to(self.path)
         except FileNotFoundError:
             raise SandboxGone(self.sandbox_id, "its folder was removed") from None
         except ValueError:  # the machine lost its power: what nobody can read, nobody can attach to
             return FolderState(seen_attempt=self.record.attempt, ended=True)
-        return FolderState(**{name: values[name] for name in FolderState.__slots__ if name in values})
+        state = FolderState(**{name: values[name] for name in FolderState.__slots__ if name in values})
+        if given is not None and state.seen_attempt < given.attempt:  # as it stood when it was given away
+            return replace(state, seen_attempt=given.attempt, changed_by=given.attempt if state.changed_by else 0)
+        return state
 
     def _write_state(self, state: FolderState) -> None:
         try:
             write_json(self.path / "state.json", {name: getattr(state, name) for name in FolderState.__slots__})
         except FileNotFoundError:  # who removes it does not wait for the lock
             raise SandboxGone(self.sandbox_id, "its folder was removed") from None
+
+
+def given_to(path: Path) -> SandboxOwner | None:
+    """To whom a sandbox was given that was made for nobody in particular; None while it was not, or where it was made for somebody.
+
+    Raises:
+        ValueError: nobody can read it.
+    """
+    try:
+        values = json.loads((path / "given.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    try:
+        return SandboxOwner(**{name: values[name] for name in SandboxOwner.__slots__})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path / 'given.json'} is no owner: {error!r}") from error
 
 
 def make_mount_point(below: Path, path: str) -> None:
@@ -435,10 +464,11 @@ def job_prefix(job_id: str) -> str:
     return f"{hashlib.sha256(job_id.encode()).hexdigest()[:10]}-"
 
 
-def sandbox_paths(scratch: Path, prefix: str = "") -> list[Path]:
-    """Folders of complete sandboxes, those of one job or all."""
+def sandbox_paths(scratch: Path, *prefixes: str) -> list[Path]:
+    """Folders of complete sandboxes, those whose ids begin with one of these or all."""
+    wanted = prefixes or ("",)
     try:
-        return sorted(path for path in scratch.iterdir() if path.name.startswith(prefix) and SANDBOX_ID.fullmatch(path.name))
+        return [scratch / name for name in sorted(os.listdir(scratch)) if name.startswith(wanted) and SANDBOX_ID.fullmatch(name)]
     except FileNotFoundError:
         return []
 

@@ -160,9 +160,9 @@ class LocalSandboxes:
             SandboxGone: it has ended, or its image's name means something else by now.
             StaleAttempt: as from `start`.
         """
-        await asyncio.to_thread(self._before_hand_over, sandbox.folder, owner)
-        await sandbox.hand_over(owner)
-        await asyncio.to_thread(self._attempts.end_rivals, sandbox.folder, owner)
+        sandbox.check_open()
+        await asyncio.to_thread(self._give, sandbox.folder, owner)
+        sandbox.belongs_to(owner)
 
     async def probe(self) -> Probe:
         why = ""
@@ -437,13 +437,16 @@ class LocalSandboxes:
 
     # -- blocking ---------------------------------------------------------------------------------------------------------------------
 
-    def _before_hand_over(self, folder: SandboxFolder, owner: SandboxOwner) -> None:
+    def _give(self, folder: SandboxFolder, owner: SandboxOwner) -> None:
+        """As a start does it: a first look for what the job has here, then the owner, then the second look."""
         self._attempts.end_earlier(owner)
         spec, digest = folder.wishes()
         if spec.image and self._images is not None:
             with self._images.lease(spec.image) as image:
                 if image.digest != digest:
                     raise SandboxGone(folder.sandbox_id, f"image {spec.image!r} has another content by now")
+        folder.give(owner)
+        self._attempts.end_rivals(folder, owner)
 
     def _make_folder(self, spec: SandboxSpec, owner: SandboxOwner, image_digest: str) -> tuple[SandboxFolder, str]:
         free = shutil.disk_usage(self.scratch_dir).free

@@ -240,10 +240,12 @@ class LocalSandbox:
         """Its end, once it was ordered."""
         return self._ending
 
-    async def hand_over(self, owner: SandboxOwner) -> None:
-        """Belongs to that attempt from now on; the attachment goes on as it is."""
-        self.check_open()
-        await asyncio.to_thread(self._folder.give, owner)
+    def belongs_to(self, owner: SandboxOwner) -> None:
+        """It was given to that attempt, on disk (`SandboxFolder.give`); the attachment goes on as it is.
+
+        Raises:
+            SandboxGone
+        """
         self._attempt = owner.attempt
         self.check_open()
 

@@ -2,6 +2,9 @@
 
 One connection for questions (control), and one for each attachment. The control connection also says whether the service lives: when it
 ends (`lost`), every attachment has ended with it. The next service has another epoch, and is another `RemoteSandboxes`.
+
+Who has started a sandbox will start another: one connection that has greeted and has no sandbox yet is kept for that (`SpareLink`). To
+connect and to greet costs as much as a warm sandbox does.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from workers.sandbox.errors import NodeUnavailable, SandboxError, SandboxGone
 from workers.sandbox.service.link import Link, ServiceNotThere
 from workers.sandbox.service.node import EndReport, OwnedSandbox
 from workers.sandbox.service.remote import RemoteSandbox
+from workers.sandbox.service.spare_link import SpareLink
 from workers.sandbox.service.views import SandboxView
 from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
 
@@ -44,6 +48,7 @@ class RemoteSandboxes:
         self._control: Link | None = None
         self._hello: dict[str, Any] = {}
         self._attached: set[RemoteSandbox] = set()
+        self.spare = SpareLink(self._connect)
 
     @property
     def backend(self) -> str:
@@ -91,7 +96,7 @@ class RemoteSandboxes:
         Raises:
             ServiceNotThere
         """
-        link = await Link.connect(self.run_dir, boot=self._boot, fleet=self._fleet, lost_error=self._unavailable)
+        link = await self._connect()
         self._control, self._hello = link, link.hello.result()
         return self
 
@@ -104,6 +109,7 @@ class RemoteSandboxes:
             for problem in await asyncio.gather(*(sandbox.kill() for sandbox in self._attached), return_exceptions=True)
             if problem is not None
         ]
+        await self.spare.close()
         control = self._control
         if control is not None and not control.ended:
             try:
@@ -167,9 +173,13 @@ class RemoteSandboxes:
     def _unavailable(self, why: str) -> Exception:
         return NodeUnavailable(self.backend, why)
 
+    async def _connect(self) -> Link:
+        return await Link.connect(self.run_dir, boot=self._boot, fleet=self._fleet, lost_error=self._unavailable)
+
     async def _new_link(self) -> Link:
+        """For one sandbox."""
         try:
-            return await Link.connect(self.run_dir, boot=self._boot, fleet=self._fleet, lost_error=self._unavailable)
+            return self.spare.take() or await self._connect()
         except ServiceNotThere as error:
             raise NodeUnavailable(self.backend, str(error)) from error
 
@@ -182,4 +192,5 @@ class RemoteSandboxes:
         sandbox = RemoteSandbox(link, SandboxHandle.from_map(told["handle"]), told["workdir"])
         self._attached.add(sandbox)
         link.lost.add_done_callback(lambda _: self._attached.discard(sandbox))
+        self.spare.refill()
         return sandbox

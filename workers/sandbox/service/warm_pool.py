@@ -1,13 +1,14 @@
 """Sandboxes that are ready before anybody asks: walls up, shell open, never used.
 
-    filling ──> ready ── taken off the shelf, pinged, given to its owner on disk ──> the caller's, and never back here
+    filling ──> ready ── taken off the shelf, pinged and given to its owner on disk ──> the caller's, and never back here
                   └── too old, dead, forgotten, no room on the node ──> ended
 
 1. One that is ready is handed out at most once: it is taken off the shelf in one step, before anything is awaited.
 2. Until it is handed out it belongs to the pool, on disk too. The owner is written before the caller sees it; a crash in between leaves a
    sandbox of nobody, which the next service ends.
 3. It is handed out for the very spec it was made for, and only while the image's name still means what it meant.
-4. Filling stands behind everybody who waits (`StartGates`, spare), and stops while memory or disk run short.
+4. Filling stands behind everybody who waits (`StartGates`, spare), and stops while memory or disk run short. It begins a little after a
+   hand-out: what is filled at once would take the core that the first command of who was just handed one runs on.
 5. It is off unless it is asked for: a start takes tens of milliseconds of a job's minutes, and what is kept ready costs memory.
 """
 
@@ -41,6 +42,8 @@ PING_S = 1.0
 FIRST_ANSWER_S = 30.0
 LOOK_S = 10.0
 """Between looks at ages and room, when nothing else happens."""
+FILL_AFTER_S = 0.05
+"""After a hand-out: the first commands of who got it are answered by then."""
 AGAIN_S = 60.0
 """After a fill that failed: those who ask will see for themselves what is wrong."""
 FREE_MEMORY = 0.10
@@ -115,7 +118,7 @@ class WarmPool:
         try:
             return await self._hand_out(key, owner)
         finally:
-            self._changed.set()  # not before: on few cores what is filled then would hold up who waits for this one
+            asyncio.get_running_loop().call_later(FILL_AFTER_S, self._changed.set)
 
     async def run(self) -> None:
         """Keeps it filled until it is cancelled."""
@@ -170,8 +173,7 @@ class WarmPool:
         while shelf := self._shelf.get(key):
             found = shelf.popleft()
             try:
-                if not self._is_old(found) and await self._answers(found):
-                    await self._source.hand_over(found.sandbox, owner)
+                if not self._is_old(found) and await self._passes_on(found, owner):
                     return found.sandbox
             except SandboxGone as error:
                 log.info("warm_sandbox_not_taken", why=str(error))
@@ -180,6 +182,18 @@ class WarmPool:
                 raise
             self._end(found)
         return None
+
+    async def _passes_on(self, found: Ready, owner: SandboxOwner) -> bool:
+        """Gives it to its owner while it is asked whether it is alive; False when it is not: it ends as what the owner has here."""
+        giving = asyncio.get_running_loop().create_task(self._source.hand_over(found.sandbox, owner), name="give a warm sandbox")
+        try:
+            alive = await self._answers(found)
+            await giving
+        except BaseException:
+            giving.cancel()
+            await asyncio.gather(giving, return_exceptions=True)
+            raise
+        return alive
 
     async def _fill(self, key: str) -> None:
         try:

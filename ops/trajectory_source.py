@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -16,8 +17,29 @@ from pipeline.messages import JobTemplate, Stage, StopReason
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.trajectory_file import SUFFIX, TrajectoryRecord, UnreadableTrajectory, record_of
 from workers.agent import TrajectoryRecorder, TurnDelta
+from workers.handlers.base import Environment
 
-FACTS = {"task": "task", "att": "attempt", "st": "state", "out": "outcome", "why": "reason", "rew": "reward", "grp": "group"}
+FACTS = {
+    "task": "task",
+    "n": "member",
+    "draw": "draw",
+    "att": "attempt",
+    "st": "state",
+    "out": "outcome",
+    "why": "reason",
+    "rew": "reward",
+    "grp": "group",
+}
+    "task": "task",
+    "n": "member",
+    "draw": "draw",
+    "att": "attempt",
+    "st": "state",
+    "out": "outcome",
+    "why": "reason",
+    "rew": "reward",
+    "grp": "group",
+}
 """Fields of a job's hash and what they are called in a record."""
 
 
@@ -66,12 +88,30 @@ async def record_of_job(client: AsyncClient, keys: Keys, job: str) -> Trajectory
         facts["tokenizer"] = tokenizer
     body = await ask(client, "GET", keys.body(job, header.get("b.run", "0"), Stage.RUN.value))
     if body is not None:
-        return record_of(job, cast(bytes, body), facts)
+        return record_of(job, cast(bytes, body), facts, parts=await _parts(client, keys, job, header))
     deltas = await ask(client, "LRANGE", keys.body(job, header.get("att", "0"), "turns"), 0, -1)
     if not deltas:
         where = f"{header.get('st', '?')} in {header.get('stage', '?').upper()}"
         raise NothingThere(f"job {job} ({where}): no trajectory is kept of it, and no turn of a running attempt is finished")
     return _so_far(job, cast(list[bytes], deltas), facts)
+
+
+async def _parts(client: AsyncClient, keys: Keys, job: str, header: Mapping[str, str]) -> dict[str, bytes]:
+    """What judging a trajectory again takes, and the grade it had; only what is there and can be read."""
+    where = {
+        "prompt": keys.prompt(header.get("grp") or job),
+        "template": keys.template(run_of(job), header.get("tpl", "")),
+        "environment": keys.body(job, header.get("b.init", "0"), Stage.INIT.value),
+        "grade": keys.body(job, header.get("b.eval", "0"), Stage.EVAL.value),
+    }
+    found = dict(zip(where, await ask(client, "MGET", *where.values()), strict=True))
+    parts = {name: cast(bytes, body) for name, body in found.items() if body is not None}
+    if "environment" in parts:
+        try:  # what INIT noted, without the key to its sandbox
+            parts["environment"] = codec.encode(replace(codec.decode(Environment, parts["environment"]), sandbox={}))
+        except (DamagedBody, NewerMessage):
+            del parts["environment"]
+    return parts
 
 
 async def _tokenizer(client: AsyncClient, keys: Keys, run: str, template: str) -> str:

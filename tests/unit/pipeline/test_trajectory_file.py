@@ -17,6 +17,7 @@ from pipeline.testing.builders import a_trajectory, a_turn
 from pipeline.trajectory_file import TrajectoryRecord, UnreadableTrajectory, read, record_of, write
 
 BODY = encode(a_trajectory(answer="¬∀"))
+PARTS = {"prompt": b"\x00p", "grade": b"", "of a newer program": b"\xff" * 300}
 FACTS = {"job": "swe.e0-1.0.3", "task": "swe", "outcome": "ok"}
 
 
@@ -54,6 +55,16 @@ def test_two_lines_of_text_say_what_it_is(saved: Path) -> None:
     assert rest == BODY
 
 
+def test_parts_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "whole.trajectory"
+    write(path, record_of("j", BODY, FACTS, parts=PARTS))
+
+    record = read(path)
+
+    assert path.read_bytes().startswith(b"rollstream-trajectory 2\n")
+    assert (record.body, record.parts, record.facts) == (BODY, PARTS, FACTS)
+
+
 def test_a_record_of_a_running_job_says_so(tmp_path: Path) -> None:
     path = tmp_path / "running.trajectory"
     write(path, record_of("j", BODY, FACTS, ended=False))
@@ -72,7 +83,7 @@ def test_a_bare_body_is_read(tmp_path: Path) -> None:
 @given(data=st.data())
 def test_a_file_that_was_cut_or_changed_anywhere_is_told(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("hurt") / "one.trajectory"
-    write(path, record_of("j", BODY, FACTS))
+    write(path, record_of("j", BODY, FACTS, parts=data.draw(st.sampled_from([{}, PARTS]))))
     whole = path.read_bytes()
     place = data.draw(st.integers(0, len(whole) - 1))
     hurt = data.draw(st.sampled_from([whole[:place], whole + b"\x00", whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]]))
@@ -81,7 +92,11 @@ def test_a_file_that_was_cut_or_changed_anywhere_is_told(data: st.DataObject, tm
     found = outcome(path)
 
     # what can have changed without a complaint is a fact about the job, never the body
-    assert str(path) in str(found) if isinstance(found, UnreadableTrajectory) else found.body == BODY
+    if isinstance(found, UnreadableTrajectory):
+        assert str(path) in str(found)
+    else:
+        assert found.body == BODY
+        assert set(found.parts.values()) <= set(PARTS.values())
 
 
 @given(st.binary(max_size=300))
@@ -99,12 +114,16 @@ def test_any_bytes_are_a_record_or_a_clear_error(content: bytes) -> None:
     [
         (b"", "it begins with b''"),
         (b"PK\x03\x04", "not with 'rollstream-trajectory ' or a body"),
-        (b"rollstream-trajectory 9\n{}\n", "format '9', this program reads 1"),
+        (b"rollstream-trajectory 9\n{}\n", "format '9', this program reads 1 and 2"),
         (b"rollstream-trajectory 1\n{", "no JSON object on one line"),
         (b"rollstream-trajectory 1\n" + b"[" * 60_000 + b"\n", "its header is no JSON"),
         (b"rollstream-trajectory 1\n[]\n", "no JSON object on one line"),
         (b'rollstream-trajectory 1\n{"bytes": 5}\nab', "a body of 5 bytes was written, 2 are there"),
         (b'rollstream-trajectory 1\n{"bytes": 2, "sha256": 7}\nab', "its checksum is another one"),
+        (b'rollstream-trajectory 2\n{"bytes": 2, "sha256": 7, "parts": []}\nab', "its parts are [], not a map"),
+        (b'rollstream-trajectory 2\n{"bytes": 1, "parts": {"p": 1}}\nab', "a body of 1 bytes and 1 parts was written, 2 are there"),
+        (b'rollstream-trajectory 2\n{"bytes": 3, "parts": {"p": {"bytes": -1}}}\nab', "cut or grown"),
+        (b'rollstream-trajectory 2\n{"bytes": true, "parts": {"p": {"bytes": 1}}}\nab', "cut or grown"),
         (b"\x00\xc1", "FormatError"),
         (b"\x00\x81\xa1v\xcd\x03\xe8", "1000"),
     ],

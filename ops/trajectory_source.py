@@ -30,16 +30,6 @@ FACTS = {
     "rew": "reward",
     "grp": "group",
 }
-    "task": "task",
-    "n": "member",
-    "draw": "draw",
-    "att": "attempt",
-    "st": "state",
-    "out": "outcome",
-    "why": "reason",
-    "rew": "reward",
-    "grp": "group",
-}
 """Fields of a job's hash and what they are called in a record."""
 
 

@@ -5,8 +5,8 @@
     <body>                             exactly as Redis has it (`pipeline/codec.py`): codec byte, msgpack map
     <parts>                            in the order of the header: what judging it again takes, and what was judged
 
-The parts are bodies, too: `prompt`, `template` and `environment` of the job, and its `grade`. Without any the format is 1. `head -n 2` shows
-what a file is. The body is copied, never encoded anew, so that a file is evidence of what the trainer was given.
+The parts are bodies, too: `prompt`, `template` and `environment` of the job, and its `grade`. Without any the format is 1. `head -n 2`
+shows what a file is. The body is copied, never encoded anew, so that a file is evidence of what the trainer was given.
 A bare body, saved by other means, is read, too; nothing then vouches for its bytes.
 
 Whatever is wrong with a file is an `UnreadableTrajectory` that says what.

@@ -60,6 +60,8 @@ _ALL = (
     DemoTask(
         name="code",
         asks="{groups} informative groups of {n} rollouts on programs that hidden tests judge, each test a process in a sandbox",
+        groups=3,
+        takes="about a minute on two free cores",
     ),
     DemoTask(
         name="swe",

@@ -1,7 +1,8 @@
-"""What the scripted model is to say on a task's rows: what its references say, and what a member that fails says in their place.
+"""What the scripted model is to say on a task's rows: what its references say, and what members that fail say in their place.
 
     math            made up by the policy around the answer: thoughts, a call of `python`, a box
-    any other task  one turn that says what the reference says, or something like it that is wrong
+    code, swe       scripts with tool calls (`programs.py`, `repairs.py`)
+    any other task  one turn that says what the reference says, or something like it (`answers.py`)
 
 A question is the message by which the row is asked, as the handler writes it, so that it is found in the prompt whatever stands around it.
 """
@@ -9,22 +10,17 @@ A question is the message by which the row is asked, as the handler writes it, s
 from __future__ import annotations
 
 import json
-import random
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ops.tasks.rows import spec_of
+from ops.tasks.scripts.answers import BOX, answered
 from pipeline.messages import JobSpec, JobTemplate, Trajectory
 from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import TaskHandler
 from workers.handlers.task_data import Row
-from workers.llm.scripted import Act, Problem
+from workers.llm.scripted import Problem
 from workers.llm.scripted.acts import Script, script_as_json
-from workers.llm.scripted.speech import altered
-
-BOX = re.compile(r"\\boxed\{(.*)\}", re.DOTALL)
-LETTER = re.compile(r"[A-Z]")
 
 Scripts = Callable[[JobSpec, Trajectory], tuple[Script, Sequence[Script]]]
 """The right script of a job and some that fail, from its reference."""
@@ -69,24 +65,25 @@ def _problem(task: str, question: str, spec: JobSpec, gold: Trajectory) -> Probl
     if task == "math":
         box = BOX.search(gold.answer)
         return Problem(question, box[1] if box else gold.answer)
-    right, wrong = SCRIPTS.get(task, _answered)(spec, gold)
+    right, wrong = _scripts_of(task)(spec, gold)
     return Problem(question, gold.answer, right, tuple(wrong))
 
 
-def _answered(spec: JobSpec, gold: Trajectory) -> tuple[Script, Sequence[Script]]:
-    """The reference said in one turn, or an answer like it."""
-    return (Act(gold.answer),), ((Act(_like(gold.answer, random.Random(spec.prompt.id))),),)
+def _programmed(spec: JobSpec, gold: Trajectory) -> tuple[Script, Sequence[Script]]:
+    from ops.tasks.scripts.programs import programmed
+
+    return programmed(spec, gold)
 
 
-def _like(answer: str, rng: random.Random) -> str:
-    """An answer that looks like another and is not."""
-    box = BOX.search(answer)
-    if box is None:
-        return altered(answer, rng)
-    inner = box[1]
-    other = rng.choice([letter for letter in "ABCD" if letter != inner]) if LETTER.fullmatch(inner) else altered(inner, rng)
-    return answer[: box.start(1)] + other + answer[box.end(1) :]
+def _repaired(spec: JobSpec, gold: Trajectory) -> tuple[Script, Sequence[Script]]:
+    from ops.tasks.scripts.repairs import repaired
+
+    return repaired(spec, gold)
 
 
-SCRIPTS: Mapping[str, Scripts] = {}
-"""Of tasks whose members do more than answer."""
+def _scripts_of(task: str) -> Scripts:
+    own: Mapping[str, Scripts] = {"code": _programmed, "swe": _repaired}
+    return own.get(task, answered)
+
+
+__all__ = ["scripted_problems", "write_problems"]

@@ -1,0 +1,72 @@
+"""Members of `swe`: they look around, change the source, look at the change, and finish.
+
+One kind that fails makes only the first of the reference's changes, another finds nothing to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.messages import JobSpec, Trajectory
+from workers.handlers.swe.layouts import LAYOUTS
+from workers.handlers.task_data import problem_in
+from workers.llm.scripted import Act, ScriptedCall
+from workers.llm.scripted.acts import Script
+
+LOOK = "git log --oneline | head -n 3; git ls-files | head -n 20"
+END = "END_OF_PATCH"
+
+
+def repaired(spec: JobSpec, gold: Trajectory) -> tuple[Script, Sequence[Script]]:
+    """The reference patch applied and looked at; the first of its changes alone; nothing."""
+    patch = gold.extra.get("patch")
+    assert isinstance(patch, str), "samples have patches that are text"
+    folder = problem_in(spec.prompt.data, LAYOUTS).source.folder
+    return _script(folder, patch), (_script(folder, first_change(patch)), _script(folder, ""))
+
+
+def first_change(patch: str) -> str:
+    """The patch with the first of its runs of changed lines alone, or where there is but one, with that run cut short."""
+    alone = _cut(patch, runs=1)
+    return alone if alone.count("\n+") + alone.count("\n-") < patch.count("\n+") + patch.count("\n-") else _without_last_added(patch)
+
+
+def _script(folder: str, patch: str) -> Script:
+    look = Act("I look around first.", (ScriptedCall("bash", {"command": f"cd {folder} && {LOOK}"}),))
+    if not patch:
+        return look, Act("It is as it should be.", (ScriptedCall("finish", {"answer": "I found nothing to change."}),))
+    apply = f"git apply --recount - <<'{END}'\n{patch.rstrip(chr(10))}\n{END}"
+    return (
+        look,
+        Act("I see what is wrong, and change it.", (ScriptedCall("bash", {"command": apply}),)),
+        Act("I look at what I changed.", (ScriptedCall("bash", {"command": "git diff --stat && python3 -m compileall -q ."}),)),
+        Act(calls=(ScriptedCall("finish", {"answer": "The cause is repaired."}),)),
+    )
+
+
+def _cut(patch: str, *, runs: int) -> str:
+    """The first runs of changed lines; later ones are taken back: what they remove stays, what they add goes."""
+    lines: list[str] = []
+    seen, in_run, in_hunk = 0, False, False
+    for line in patch.splitlines(keepends=True):
+        if line.startswith("diff "):
+            in_hunk = False
+        elif line.startswith("@@"):
+            in_hunk, in_run = True, False
+        changes = in_hunk and line[:1] in "+-" and not line.startswith("@@")
+        seen += changes and not in_run
+        in_run = changes
+        if not changes or seen <= runs:
+            lines.append(line)
+        elif line.startswith("-"):
+            lines.append(" " + line[1:])
+    return "".join(lines)
+
+
+def _without_last_added(patch: str) -> str:
+    lines = patch.splitlines(keepends=True)
+    added = [number for number, line in enumerate(lines) if line.startswith("+") and not line.startswith("+++")]
+    if not added:
+        return ""
+    del lines[added[-1]]
+    return "".join(lines)

@@ -30,7 +30,13 @@ def _stem() -> TaskHandler:
     return StemHandler()
 
 
-BUILT_IN: Mapping[str, Callable[[], TaskHandler]] = {"math": _math, "stem": _stem}
+def _code() -> TaskHandler:
+    from workers.handlers.code.handler import CodeHandler
+
+    return CodeHandler()
+
+
+BUILT_IN: Mapping[str, Callable[[], TaskHandler]] = {"math": _math, "stem": _stem, "code": _code}
 
 
 class Handlers:

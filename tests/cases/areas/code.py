@@ -66,9 +66,8 @@ async def _check(provider: SandboxProvider, case: Case) -> list[Difference]:
 
 async def _different(provider: SandboxProvider, case: Case, tests: CodeTests) -> list[Difference]:
     owner = SandboxOwner(job_id=f"case:{secrets.token_hex(4)}", attempt=1, boot_id="cases")
-    walls = provider.backend != "process"
     at_once = int(case.input.get("at_once", 2))
-    isolation = Isolation.ISOLATED if walls else Isolation.NONE
+    isolation = Isolation.NONE if provider.backend == "process" else Isolation.ISOLATED
 
     async def start() -> Sandbox:
         return await provider.start(SandboxSpec(isolation=isolation, limits=sandbox_limits(tests.limits, at_once)), owner)
@@ -80,7 +79,6 @@ async def _different(provider: SandboxProvider, case: Case, tests: CodeTests) ->
             start,
             at_once=at_once,
             stop_at_failure=bool(case.input.get("stop_at_failure")),
-            walls=walls,
         )
         names, why = (
             [str(test.verdict) for test in verdict.tests] if verdict else [],

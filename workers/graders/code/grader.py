@@ -36,7 +36,6 @@ async def grade_program(
     *,
     at_once: int = 1,
     stop_at_failure: bool = False,
-    walls: bool = True,
     has_image: bool = False,
 ) -> CodeVerdict:
     """Runs a program on its tests.
@@ -45,7 +44,7 @@ async def grade_program(
         start: makes a sandbox bounded by `sandbox_limits(tests.limits, at_once)`; asked for again when the one before has ended.
         at_once: tests side by side.
         stop_at_failure: run no test after the first that failed; those say `not_run`.
-        walls, has_image: see `CleanSandbox`.
+        has_image: see `CleanSandbox`.
 
     Raises:
         GraderError: the grader broke.
@@ -56,7 +55,7 @@ async def grade_program(
     started = time.monotonic()
     source = program.encode("utf-8", "surrogatepass")
     found: list[TestVerdict] = []
-    async with CleanSandbox(start, walls=walls, has_image=has_image) as sandbox:
+    async with CleanSandbox(start, has_image=has_image) as sandbox:
         while len(found) < len(tests.tests):
             over = _what_is_left(found, stop_at_failure)
             if over is not None:

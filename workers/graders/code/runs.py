@@ -34,13 +34,15 @@ WALL_PER_OWN = 5.0
 HEAD_BYTES = 64 * 1024
 """Of the report, beside the three texts in it."""
 FILES = {
-    "stdio": ("plain", "runner"),
+    "stdio": ("runner",),
     "call": ("plain", "runner"),
     "batch": ("plain", "runner", "batch"),
     "judge": ("plain", "runner", "judge"),
 }
 """What runs a program of each kind."""
 JUDGE = "judge"
+WITHOUT_WALLS = "process"
+"""The backend whose sandboxes share files and processes with the node: there nobody looks at what is left outside of a test's folder."""
 EMPTY_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # inside the sandbox
 
 
@@ -74,13 +76,11 @@ class CleanSandbox:
 
     Args:
         start: makes a new one; asked for again only when the one before has ended.
-        walls: whether the sandbox has files and processes of its own; without walls nobody looks at what is left outside a test's folder.
         has_image: whether there are too many files to look at.
     """
 
-    def __init__(self, start: Callable[[], Awaitable[Sandbox]], *, walls: bool, has_image: bool) -> None:
+    def __init__(self, start: Callable[[], Awaitable[Sandbox]], *, has_image: bool) -> None:
         self._start = start
-        self._walls = walls
         self._has_image = has_image
         self._sandbox: Sandbox | None = None
         self._is_clean = True
@@ -140,7 +140,8 @@ class CleanSandbox:
 
     async def _run(self, sandbox: Sandbox, run: Run, number: int, at_once: int) -> Ran | None:
         cap_s = WALL_PER_OWN * run.limits.time_s + 1
-        places = (*(f"empty:{place}" for place in (*EMPTY_PLACES, sandbox.workdir)), "old:/") if self._walls and not self._has_image else ()
+        walls = sandbox.handle.backend != WITHOUT_WALLS
+        places = (*(f"empty:{place}" for place in (*EMPTY_PLACES, sandbox.workdir)), "old:/") if walls and not self._has_image else ()
         order = {
             "kind": run.kind,
             "program": len(run.program),
@@ -151,7 +152,7 @@ class CleanSandbox:
             "memory_bytes": run.limits.memory_mb * 1024**2,
             "output_bytes": run.limits.output_bytes,
             "processes": run.limits.processes * at_once,
-            "walls": "yes" if self._walls else "no",
+            "walls": "yes" if walls else "no",
             "places": " ".join(places),
         }
         head = "\n".join(f"{name} {value}" for name, value in order.items()).encode()

@@ -132,6 +132,7 @@ class Stand:
         return "an object of the tested program"
 
     def __getitem__(self, key: object) -> Any:
+        self._needed()
         return self._of("item", _request(key))
 
     def _of(self, operation: str, *more: Any) -> Any:
@@ -166,12 +167,13 @@ class Attribute(Stand):
     def __bool__(self) -> bool:
         return bool(self._value())
 
+    def __getitem__(self, key: Any) -> Any:
+        return self._value()[key]
+
     def _of(self, operation: str, *more: Any) -> Any:
         value = self._value()
         if isinstance(value, Stand):
             return value._of(operation, *more)
-        if operation == "item":
-            return value[from_plain(more[0]["plain"])]
         return len(value) if operation == "len" else value
 
 

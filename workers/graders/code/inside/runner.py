@@ -20,7 +20,7 @@ Invariants
 from __future__ import annotations
 
 import os
-import signal
+import select
 import sys
 import time
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from workers.graders.code.inside.plain import NotPlain, from_plain, to_plain
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER, SIGKILL = 36, 9
 STACK_BYTES = 64 << 20
 """What the program's main thread may recurse into; the usual 8 MiB end honest recursion in C functions early."""
 ERRORS_KEPT = 4000
@@ -59,11 +59,9 @@ def main() -> None:
     os.mkdir(folder, 0o700)
     files = {name: nameless(folder) for name in ("in", "out", "err", "result", "phase")}
     os.write(files["in"], given) if order["kind"] == "stdio" else None
-    signals = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGALRM])
     os.write(1, b"ready\n")
     child = os.fork()
     if child == 0:
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         become_program(order, folder, files)
         PROGRAMS[order["kind"]](order, program, given, files)
         return
@@ -85,6 +83,7 @@ def main() -> None:
         said[name] = len(value)
     lines = "".join(f"{name} {one_line(value)}\n" for name, value in said.items())
     write_all(1, lines.encode() + b"\n" + kept["out"] + kept["err"] + kept["result"])
+    os._exit(0)
 
 
 def read_order() -> tuple[dict[str, str], bytes, bytes]:
@@ -202,15 +201,13 @@ def tasks_here() -> int:
 
 def prepared(program: bytes, files: dict[str, int], name: str) -> tuple[CodeType, dict[str, Any]]:
     """The program's code and the names of the module it runs as."""
-    import types
-
     with open("solution.py", "wb") as file:
         file.write(program)
     os.pwrite(files["phase"], PHASE_COMPILING, 0)
     code = compile(program, sys.argv[0], "exec", dont_inherit=True)
     os.pwrite(files["phase"], PHASE_RUNNING, 0)
     os.close(files["phase"])
-    module = types.ModuleType(name)
+    module = type(sys)(name)
     module.__file__ = sys.argv[0]
     module.__dict__["__builtins__"] = __builtins__
     sys.modules[name] = module
@@ -294,11 +291,12 @@ def watch(child: int, time_s: float, cap_s: float) -> dict[str, object]:
     Its time is what passed less what it waited for a core: on a busy machine an honest program is not called slow. `cap_s` ends the wait
     in any case. A program that has more processes or threads may have kept the cores from itself, so that is its own time too.
     """
+    wait = waiter(child)
     began = time.monotonic()
     how, own = "itself", 0.0
     while True:
         passed = time.monotonic() - began
-        own = passed - waited_for_core(child)
+        own = max(0.0, passed - waited_for_core(child))
         reaped, status, usage = os.wait4(child, os.WNOHANG)
         if reaped:
             break
@@ -307,9 +305,7 @@ def watch(child: int, time_s: float, cap_s: float) -> dict[str, object]:
             kill(child)
             _, status, usage = os.wait4(child, 0)
             break
-        signal.setitimer(signal.ITIMER_REAL, max(0.001, min(time_s - own, cap_s - passed)))
-        signal.sigwait([signal.SIGCHLD, signal.SIGALRM])
-    signal.setitimer(signal.ITIMER_REAL, 0)
+        wait(max(0.001, min(time_s - own, cap_s - passed)))
     code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     kib = usage.ru_maxrss // (1024 if sys.platform == "darwin" else 1)
     return {
@@ -320,6 +316,22 @@ def watch(child: int, time_s: float, cap_s: float) -> dict[str, object]:
         "cpu_s": f"{usage.ru_utime + usage.ru_stime:.3f}",
         "peak_kib": kib,
     }
+
+
+def waiter(child: int) -> Callable[[float], object]:
+    """Waits so many seconds, or until the process has ended."""
+    try:
+        poll = select.poll()
+        poll.register(os.pidfd_open(child), select.POLLIN)
+    except (AttributeError, OSError):  # Python 3.8, an old kernel, another system
+        import signal
+
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # an end before this is seen by the first look
+        return lambda wait_s: select.select([read_end], [], [], wait_s)[0] and os.read(read_end, 4096)
+    return lambda wait_s: poll.poll(int(wait_s * 1000) + 1)
 
 
 def is_alone(child: int) -> bool:
@@ -341,7 +353,7 @@ def waited_for_core(pid: int) -> float:
 
 def kill(pid: int) -> None:
     try:  # noqa: SIM105
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, SIGKILL)
     except OSError:
         pass
 
@@ -386,7 +398,7 @@ def descendants(root: int) -> list[int]:
 def end_session(child: int) -> bool:
     """Where nothing keeps descendants together: ends the program's process group."""
     try:  # noqa: SIM105
-        os.killpg(child, signal.SIGKILL)
+        os.killpg(child, SIGKILL)
     except OSError:
         pass
     return True

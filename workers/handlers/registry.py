@@ -36,7 +36,13 @@ def _code() -> TaskHandler:
     return CodeHandler()
 
 
-BUILT_IN: Mapping[str, Callable[[], TaskHandler]] = {"math": _math, "stem": _stem, "code": _code}
+def _swe() -> TaskHandler:
+    from workers.handlers.swe.handler import SweHandler
+
+    return SweHandler()
+
+
+BUILT_IN: Mapping[str, Callable[[], TaskHandler]] = {"math": _math, "stem": _stem, "code": _code, "swe": _swe}
 
 
 class Handlers:

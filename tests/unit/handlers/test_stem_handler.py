@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from pipeline.errors import InvalidRequest
 from tests.judged import judged, spec_of
 from workers.graders.choice import LETTERS
+from workers.handlers.registry import Handlers
 from workers.handlers.stem.handler import SAMPLES, StemHandler
 from workers.handlers.stem.problem import Kind
 from workers.handlers.submission import submitted
@@ -137,3 +139,16 @@ async def test_the_search_goes_where_the_worker_says_whatever_the_job_says() -> 
 
     assert (think.name, search.name) == ("think", "web_search")
     assert found.text == "1. Ions\nions.md\nIons have charge."
+
+
+async def test_the_settings_are_those_of_the_file_that_the_process_reads(tmp_path: Path) -> None:
+    """Of `--config`, not of the folder in which the worker happens to run."""
+    file = tmp_path / "rollstream.toml"
+    file.write_text('[search]\nurl = "http://127.0.0.1:1"\n')
+    spec = spec_of("stem", {"question": "?", "answer": "2"}, {"tools": ["web_search"]})
+
+    async with Handlers(config=file) as handlers:
+        handler = await handlers.find("stem")
+
+        assert isinstance(handler, StemHandler)
+        assert [tool.name for tool in handler.tools(spec, None)] == ["web_search"]

@@ -24,6 +24,7 @@ from importlib.resources import files
 from typing import Any
 
 from workers.graders.errors import GraderError
+from workers.graders.swe.repository import lay_files
 from workers.sandbox import Sandbox
 
 GRADER = "swe"
@@ -90,16 +91,17 @@ async def run_with_reporter(
     place = there.stdout_text.strip()
     if there.returncode != 0 or not place.startswith("/"):
         raise GraderError(f"no temporary folder in the sandbox: {there.stderr_text[-300:]}", grader=GRADER)
-    place = f"{place}/{name}"
     ours = files(__package__) / "reporters"
     channel, watch, plugin = f"{name}_channel", f"{name}_watch", f"{name}_plugin"
     reporter = (ours / REPORTED[framework]).read_text(encoding="utf-8").replace("@CHANNEL@", channel).replace("@WATCH@", watch)
-    await sandbox.write_file(f"{place}.py", (ours / "recorder.py").read_bytes())
-    await sandbox.write_file(f"{place}/{channel}.py", (ours / "channel.py").read_bytes())
-    await sandbox.write_file(f"{place}/{watch}.py", (ours / "runner_watch.py").read_bytes())
-    await sandbox.write_file(f"{place}/{plugin if framework == 'pytest' else 'sitecustomize'}.py", reporter.encode())
-    await sandbox.exec(["chmod", "-R", "a-w", place], timeout_s=20)
-
+    programs = {
+        f"{name}.py": (ours / "recorder.py").read_bytes(),
+        f"{name}/{channel}.py": (ours / "channel.py").read_bytes(),
+        f"{name}/{watch}.py": (ours / "runner_watch.py").read_bytes(),
+        f"{name}/{plugin if framework == 'pytest' else 'sitecustomize'}.py": reporter.encode(),
+    }
+    await lay_files(sandbox, place, programs)
+    place = f"{place}/{name}"
     options = f"-p {plugin}" if framework == "pytest" else ""
     settings = {
         "command": with_ours_in_front(command, place, options),

@@ -11,6 +11,7 @@ INIT and EVAL do the same to two fresh sandboxes, so that a patch taken out of t
 from __future__ import annotations
 
 import io
+import shlex
 import tarfile
 import time
 from collections.abc import Collection, Mapping
@@ -78,7 +79,6 @@ async def prepare_repository(sandbox: Sandbox, source: RepositorySource) -> Prep
     if source.files:
         folder = f"{sandbox.workdir.rstrip('/')}/{source.folder or 'repo'}"
         await lay_files(sandbox, folder, source.files, source.executable)
-        await git(sandbox, folder, "init", "--quiet", "--initial-branch=main")
     else:
         folder = source.folder or sandbox.workdir
         if source.base_commit:
@@ -87,23 +87,31 @@ async def prepare_repository(sandbox: Sandbox, source: RepositorySource) -> Prep
         applied = await apply_patch(sandbox, folder, source.bug)
         if not applied.applies:
             raise GraderError(f"the task's bug cannot be applied: {applied.reason}: {applied.detail}", grader=GRADER)
-    base_commit = await commit_all(sandbox, folder, "The repository as it is given")
-    whole_tree = (await git(sandbox, folder, "rev-parse", f"{base_commit}^{{tree}}")).decode().strip()
+    base_commit, whole_tree = await commit_all(sandbox, folder, "The repository as it is given")
     if source.hidden:
         removed = await sandbox.exec(["rm", "-rf", "--", *(f"./{path}" for path in source.hidden)], cwd=folder, timeout_s=GIT_S)
         if removed.returncode != 0:
             raise GraderError(f"tests could not be taken away: {removed.stderr_text[-300:]}", grader=GRADER)
-        base_commit = await commit_all(sandbox, folder, "Without the tests that judge")
+        base_commit, _ = await commit_all(sandbox, folder, "Without the tests that judge")
     return PreparedRepository(folder=folder, base_commit=base_commit, whole_tree=whole_tree)
 
 
-async def commit_all(sandbox: Sandbox, folder: str, message: str) -> str:
-    """Commits what differs from the last commit, if anything does; the commit."""
-    await git(sandbox, folder, "add", "--all", "--ignore-errors")
-    staged = await sandbox.exec(["git", *_PLAIN, "diff", "--cached", "--quiet", "HEAD"], cwd=folder, env=_IDENTITY, timeout_s=GIT_S)
-    if staged.returncode != 0:
-        await git(sandbox, folder, "commit", "--quiet", "--no-verify", "--allow-empty", "-m", message)
-    return (await git(sandbox, folder, "rev-parse", "HEAD")).decode().strip()
+async def commit_all(sandbox: Sandbox, folder: str, message: str) -> tuple[str, str]:
+    """Commits what differs from the last commit, if anything does; the commit and its tree."""
+    script = f'git() {{ command git {shlex.join(_PLAIN)} "$@"; }}\n{_COMMIT_ALL}'
+    done = await sandbox.exec(["bash", "-c", script, "commit", message], cwd=folder, env=_IDENTITY, timeout_s=GIT_S)
+    found = done.stdout_text.split()
+    if done.returncode != 0 or len(found) != 2:
+        raise GraderError(f"nothing can be committed in {folder}: {done.stderr_text.strip()[-500:]}", grader=GRADER)
+    return found[0], found[1]
+
+
+_COMMIT_ALL = """
+git rev-parse --git-dir > /dev/null 2>&1 && [ -e .git ] || git init --quiet || exit 1
+git add --all --ignore-errors || exit 1
+git diff --cached --quiet HEAD 2> /dev/null || git commit --quiet --no-verify --allow-empty -m "$1" || exit 1
+git rev-parse HEAD 'HEAD^{tree}'
+"""
 
 
 async def lay_files(sandbox: Sandbox, folder: str, files: Mapping[str, bytes], executable: Collection[str] = ()) -> None:

@@ -103,8 +103,8 @@ async def put_back(
     """
     if not changed:
         return PutBack()
-    at_base = await _at_base(sandbox, repo, base_commit, changed)
-    tops = await _top_names(sandbox, repo, base_commit, ROOTS | frozenset(import_roots))
+    at_base = await tree_entries(sandbox, repo, base_commit)
+    tops = _top_names(at_base, ROOTS | frozenset(import_roots))
     tests = sorted(path for path in changed if is_test(path, test_files, framework))
     steering: list[str] = []
     for path in sorted(set(changed) - set(tests)):
@@ -219,11 +219,6 @@ done
 # -- what is where -------------------------------------------------------------------------------------------------------------------
 
 
-async def _at_base(sandbox: Sandbox, repo: str, base_commit: str, paths: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Mode and hash of each path that the base commit has."""
-    return {path: entry for path, entry in (await tree_entries(sandbox, repo, base_commit)).items() if path in set(paths)}
-
-
 async def tree_entries(sandbox: Sandbox, repo: str, tree: str) -> dict[str, tuple[str, str]]:
     """Mode and hash of every file of a tree, by path."""
     listed = await git(sandbox, repo, "ls-tree", "-r", "-z", "--full-tree", tree)
@@ -236,10 +231,10 @@ async def tree_entries(sandbox: Sandbox, repo: str, tree: str) -> dict[str, tupl
     return entries
 
 
-async def _top_names(sandbox: Sandbox, repo: str, base_commit: str, roots: Collection[str]) -> dict[str, set[str]]:
+def _top_names(paths: Iterable[str], roots: Collection[str]) -> dict[str, set[str]]:
     """The modules that the base commit has right in each root."""
     found: dict[str, set[str]] = {root: set() for root in roots}
-    for path in await tree_entries(sandbox, repo, base_commit):
+    for path in paths:
         for root in roots:
             inner = path.removeprefix(f"{root}/") if root else path
             if root == "" or inner != path:

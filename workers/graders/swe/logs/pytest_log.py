@@ -56,7 +56,7 @@ _BEGIN = "test session starts"
 _SUMMARY = "short test summary info"
 _SECTIONS = frozenset({"ERRORS", "FAILURES", "PASSES", "XFAILURES", "XPASSES", "RERUNS", "warnings summary", _SUMMARY})
 _NOT_RUN = (" [NOTRUN]", " - [NOTRUN]", " - reason: [NOTRUN]")
-_MOST_RUNS = 20
+_MOST_RUNS = 8
 """Runs in one log that are told apart; scripts have a few, and looking for the end of each costs a look at all that follows."""
 _DASHES_TRIED = 64
 """Places in a line where a known id might end; no message needs more."""
@@ -107,7 +107,7 @@ class _Counts:
 class _Mark(NamedTuple):
     """A line of pytest's own frame."""
 
-    index: int
+    at: int
     title: str
     """Of `=== title ===`. For `___ title ___` and `--- title ---` with their first character before it."""
     counts: dict[str, int] | None
@@ -132,7 +132,7 @@ def _runs(lines: Sequence[str]) -> tuple[list[_Run], list[str]]:
     doubts: list[str] = []
     start = 0
     while start < len(lines):
-        here = marks[bisect_left(marks, start, key=lambda mark: mark.index) :]
+        here = marks[bisect_left(marks, start, key=lambda mark: mark.at) :]
         run, end = _next_run(lines, here, start, is_last=len(runs) == _MOST_RUNS)
         if runs and (not here or here[0].title != _BEGIN):
             if run.summary or run.counts is not None:
@@ -153,10 +153,10 @@ def _next_run(lines: Sequence[str], here: Sequence[_Mark], start: int, *, is_las
     first = next(((place, mark) for place, mark in enumerate(here) if mark.title == _BEGIN or mark.title in _SECTIONS), None)
     if first is not None and first[1].title == _BEGIN:
         # what stands before it is of other programs; behind a section it is captured, and the run has no head (`-q`)
-        start, here = first[1].index, here[first[0] :]
+        start, here = first[1].at, here[first[0] :]
     closings = [place for place, mark in enumerate(here) if mark.counts is not None]
-    first_section = next((mark.index for mark in here if mark.title in _SECTIONS), None)
-    progress = lines[start : first_section or (here[closings[-1]].index if closings else len(lines))]
+    first_section = next((mark.at for mark in here if mark.title in _SECTIONS), None)
+    progress = lines[start : first_section or (here[closings[-1]].at if closings else len(lines))]
     collected = _collected(progress)
     chosen = closings[-1] if closings else None
     for place in closings if collected is not None and not is_last else ():
@@ -165,8 +165,8 @@ def _next_run(lines: Sequence[str], here: Sequence[_Mark], start: int, *, is_las
             chosen = place
             break
     inside = here[:chosen]
-    end = here[chosen].index if chosen is not None else len(lines)
-    summary_at = max((mark.index for mark in inside if mark.title == _SUMMARY), default=end)
+    end = here[chosen].at if chosen is not None else len(lines)
+    summary_at = max((mark.at for mark in inside if mark.title == _SUMMARY), default=end)
     run = _Run(
         progress=progress,
         headings=frozenset(mark.title[1:].strip() for mark in inside if mark.title[:1] == "_"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ops.tasks.foreground import Foreground, Graded
+from ops.tasks.foreground import Foreground
 from pipeline.messages import JobSpec, Trajectory
 from workers.agent.trajectory import TurnDelta
 from workers.llm.backend import Model
 from workers.llm.tokenizer import Tokenizer, load
+from workers.stages.judging import Judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,7 @@ class Attempt:
     """What came of it."""
 
     trajectory: Trajectory
-    graded: Graded
+    judged: Judged
 
 
 async def attempt(
@@ -37,7 +38,7 @@ async def attempt(
     environment = await stages.init(spec)
     trajectory = await stages.run(spec, environment, model, journal=journal)
     ran(trajectory)
-    return Attempt(trajectory=trajectory, graded=await stages.evaluate(spec, trajectory, environment))
+    return Attempt(trajectory=trajectory, judged=await stages.judge(spec, trajectory, environment))
 
 
 def tokenizer_of(spec: JobSpec) -> Tokenizer | None:

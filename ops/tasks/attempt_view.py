@@ -65,15 +65,17 @@ async def show_attempt(
 
 def show_grade(console: Console, done: Attempt) -> None:
     """What it was given, and why."""
-    grade = done.graded.grade
+    grade = done.judged.grade
     parts = " · ".join(f"{name} {value:g}" for name, value in grade.components.items())
     console.print(
         Text.assemble((f"reward {grade.reward:g}", "bold"), f"  {parts}  by {visible_line(grade.grader)} in {grade.seconds:.2f} s")
     )
+    if done.judged.broke:
+        console.print(Text(f"the answer broke the grader: {visible(done.judged.broke)}", "bold"))
     for name, value in grade.details.items():
         if name != SANDBOX:
             console.print(Text(f"  {name}: {visible(str(value))}"), soft_wrap=True)
-    for name, content in done.graded.attached.items():
+    for name, content in done.judged.attached.items():
         console.print(Text(f"  attached: {name}, {len(content):,} bytes"))
 
 
@@ -81,8 +83,8 @@ def attempt_as_map(done: Attempt) -> Mapping[str, Any]:
     """The same for a program."""
     return {
         "trajectory": record_as_map(done.trajectory),
-        "grade": record_as_map(done.graded.grade),
-        "attached": {name: len(content) for name, content in done.graded.attached.items()},
+        "grade": record_as_map(done.judged.grade),
+        "attached": {name: len(content) for name, content in done.judged.attached.items()},
     }
 
 

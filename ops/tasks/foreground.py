@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from ops.tasks.sandboxes import SandboxesOnDemand
-from pipeline.messages import Grade, JobSpec, Stage, Trajectory
+from pipeline.messages import Grade, JobSpec, Trajectory
+from pipeline.settings import QueueSettings
 from workers.agent.limits import ActiveTime
 from workers.agent.trajectory import TurnDelta
 from workers.handlers.base import Environment, EvalContext, RunContext, StageContext, TaskHandler
@@ -28,7 +29,9 @@ from workers.handlers.registry import Handlers
 from workers.llm.backend import Model
 from workers.sandbox.base import SandboxProvider
 from workers.sandbox.spec import SandboxOwner
+from workers.stages.byproducts import Byproducts
 from workers.stages.held_sandboxes import HeldSandboxes
+from workers.stages.judging import Judge, Judged, check_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,7 @@ class Foreground:
     async def init(self, spec: JobSpec) -> Environment:
         """Makes the environment of a job."""
         handler = await self.handler(spec.template.task)
-        async with self._stage(spec, Stage.INIT) as context:
+        async with self._stage(spec, spec.template.limits.init_active_s) as context:
             return await handler.init(context)
 
     async def run(
@@ -81,7 +84,7 @@ class Foreground:
             if journal is not None:
                 await journal(delta)
 
-        async with self._stage(spec, Stage.RUN) as context:
+        async with self._stage(spec, None) as context:  # RUN has a clock of its own
             return await handler.run(
                 RunContext(
                     **_shared(context),
@@ -102,22 +105,28 @@ class Foreground:
             GraderError: the grader broke; whose fault that is, is not judged here.
         """
         handler = await self.handler(spec.template.task)
-        attached: dict[str, bytes] = {}
-
-        async def attach(name: str, content: bytes) -> None:
-            attached.setdefault(name, content)
-
-        async with self._stage(spec, Stage.EVAL) as context:
+        byproducts = Byproducts(spec.job, QueueSettings().max_body_bytes)
+        async with self._stage(spec, spec.template.limits.eval_active_s) as context:
             grade = await handler.evaluate(
-                EvalContext(**_shared(context), environment=environment or Environment(), trajectory=trajectory, attach=attach)
+                EvalContext(**_shared(context), environment=environment or Environment(), trajectory=trajectory, attach=byproducts.attach)
             )
-        return Graded(grade=grade, attached=attached)
+        check_numbers(grade)
+        return Graded(grade=grade, attached=byproducts.kept)
+
+    async def judge(self, spec: JobSpec, trajectory: Trajectory, environment: Environment | None = None) -> Judged:
+        """Judges a trajectory as EVAL does: when the grader breaks, the reference answer tells whose doing it was.
+
+        Raises:
+            GraderError: it breaks on the reference, too, or there is none.
+        """
+        handler = await self.handler(spec.template.task)
+        async with self._stage(spec, None) as context:  # each judging has the limit of EVAL for itself
+            judge = Judge(handler, context, environment or Environment(), max_attached_bytes=QueueSettings().max_body_bytes)
+            return await judge.judge(trajectory, tries_left=False, broke_before=_no_earlier_attempt)
 
     @asynccontextmanager
-    async def _stage(self, spec: JobSpec, stage: Stage) -> AsyncIterator[StageContext]:
-        """One call of a handler, within the stage's time; what it holds at its end is ended."""
-        limits = spec.template.limits
-        limit_s = {Stage.INIT: limits.init_active_s, Stage.RUN: None, Stage.EVAL: limits.eval_active_s}[stage]  # RUN has a clock of its own
+    async def _stage(self, spec: JobSpec, limit_s: float | None) -> AsyncIterator[StageContext]:
+        """One call of a handler, within its time; what it holds at its end is ended."""
         held = HeldSandboxes(self._sandboxes, _nothing) if self._sandboxes is not None else None
         context = StageContext(
             spec=spec,
@@ -137,6 +146,10 @@ class Foreground:
 
 def _nothing() -> None:
     """The gate of a job that nobody can cancel from outside: who does, cancels the call."""
+
+
+async def _no_earlier_attempt() -> bool:
+    return False
 
 
 def _shared(context: StageContext) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.graders.swe.steering import is_test, steering_part_of, steers, test_folder as folder_of
+from workers.graders.swe.steering import is_test, steering_part_of, steers
+from workers.graders.swe.steering import test_folder as folder_of
 
 BASE = {"": {"calc", "types", "tests", "setup"}, "src": {"calc"}}
 

@@ -37,8 +37,9 @@ LEFT_S = JANITOR_S + 5.0
 LEAVES_S = 10.0
 """Workers hand back what they hold when their launcher is gone, and their service leaves nothing: two to five seconds on a machine that
 does other things too."""
-GONE_S = 3.0
-"""The design says one second after a cancel was published; the rest is for a machine that does other things too."""
+GONE_S = 6.0
+"""The design says one second after a cancel was published; the rest is for a machine that does other things too. The agent's next look at
+all sandboxes, which needs no cancel, comes after thirty."""
 TOLD_LINES = 25
 """Of each log."""
 ANY_S = 0.5

@@ -27,7 +27,7 @@ from workers.sandbox.errors import ExecTimeout, SandboxError, SandboxGone, Sandb
 from workers.sandbox.results import ExecResult
 
 GRADER = "code"
-RUNNER_S = 6.0
+RUNNER_S = 4.0
 """What the runner may take beside its program: to start on a busy machine, to end what the program left."""
 WALL_PER_OWN = 5.0
 """By the clock a program may take so many times as long as its limit when it waits for a core; then the machine is too busy to judge it."""
@@ -139,7 +139,7 @@ class CleanSandbox:
         return ran
 
     async def _run(self, sandbox: Sandbox, run: Run, number: int, at_once: int) -> Ran | None:
-        cap_s = WALL_PER_OWN * run.limits.time_s + 1
+        cap_s = WALL_PER_OWN * run.limits.time_s + 2
         walls = sandbox.handle.backend != WITHOUT_WALLS
         places = (*(f"empty:{place}" for place in (*EMPTY_PLACES, sandbox.workdir)), "old:/") if walls and not self._has_image else ()
         order = {

@@ -1,0 +1,72 @@
+"""The case files of programs, one test a case, behind walls. All of them run side by side, once: most of them wait for a limit.
+
+A case that is dangerous runs in a process of its own under limits, as everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from tests.cases.areas.code import area
+from tests.cases.case import Case, Difference, read_cases
+from tests.cases.runner import run_one
+from tests.contract.sandbox.kinds import usable
+
+DATA = Path(__file__).parent / "data"
+FILES = (DATA / "code.jsonl", DATA / "code_own.jsonl")
+KIND = "bubblewrap"
+SIDE_BY_SIDE = 4
+WITHOUT_WALLS = ("code-001", "code-027", "code-043", "code-045", "code-own-029", "code-own-084")
+"""Run in the backend `process` too: the runner there is the same, and what it finds around it is not."""
+
+Results = Mapping[tuple[str, str], Sequence[str]]
+
+
+def cases() -> Iterator[Case]:
+    for path in FILES:
+        for case in read_cases(path):
+            yield replace(case, input={**case.input, "sandbox": KIND})
+            if case.id in WITHOUT_WALLS:
+                yield replace(case, input={**case.input, "sandbox": "process"})
+
+
+def params() -> Iterator[ParameterSet]:
+    for case in cases():
+        yield pytest.param(case, id=f"{case.id}-{case.input['sandbox']}", marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    """What each case came to, by its id and kind of sandbox."""
+    usable(KIND)
+    return asyncio.run(run_all())
+
+
+async def run_all() -> Results:
+    slots = asyncio.Semaphore(SIDE_BY_SIDE)
+    found: dict[tuple[str, str], Sequence[str]] = {}
+    async with area() as check:
+
+        async def run(case: Case) -> None:
+            async with slots:
+                try:
+                    raw = case.raw.replace('"input": {', f'"input": {{"sandbox": "{case.input["sandbox"]}", ', 1)
+                    different = await (run_one("code", replace(case, raw=raw)) if case.danger else check(case))
+                except Exception as broken:  # noqa: BLE001  # whatever the product raises is what came instead
+                    different = [Difference("no error", "a verdict", f"{type(broken).__name__}: {broken}")]
+                found[case.id, case.input["sandbox"]] = [str(one) for one in different]
+
+        await asyncio.gather(*map(run, cases()))
+    return found
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("case", list(params()))
+def test_case(case: Case, results: Results) -> None:
+    assert results[case.id, case.input["sandbox"]] == []

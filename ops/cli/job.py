@@ -1,4 +1,4 @@
-"""`rollstream job show|log|cancel`."""
+"""`rollstream job show|log|regrade|cancel`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import orjson
 import typer
 
 from ops.cli.cancel_reason import Reason, check_reason
+from ops.cli.regrading import Config, Every, Json, Parallel, Results
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -71,6 +72,22 @@ def log(
         sys.stdout.flush()
         typer.echo(f"rollstream: {name} of job {job}: {error}", err=True)
         raise typer.Exit(1) from error
+
+
+@app.command("regrade")
+def regrade(
+    sources: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids of jobs, or saved records: files, folders, patterns.")],
+    parallel: Parallel = None,
+    results: Results = None,
+    every: Every = False,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Judge jobs again, without RUN, by the graders and in the sandboxes that are here, and show what changed. It replaces nothing. Ends
+    with 0 when all is the same, 1 when something changed, 2 when nothing could be tried, 4 when some could not be judged."""
+    from ops.cli.regrading import Wanted, regrade_command
+
+    regrade_command(Wanted(sources=sources), parallel=parallel, results=results, every=every, as_json=as_json, config=config)
 
 
 @app.command("cancel")

@@ -1,4 +1,4 @@
-"""`rollstream run list|show|cancel|set`: training runs."""
+"""`rollstream run list|show|cancel|regrade|set`: training runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import orjson
 import typer
 
 from ops.cli.cancel_reason import Reason, check_reason
+from ops.cli.regrading import Config, Every, Parallel, Results
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -121,6 +122,25 @@ def cancel(
             f"{what} cancelled ({reason}): {counts['settled']} jobs ended at once, {counts['running']} told to stop, "
             f"{counts['done']} had ended"
         )
+
+
+@app.command("regrade")
+def regrade(
+    run: Annotated[str, typer.Argument(help="Its id.")],
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the newest so many.")] = None,
+    since_h: Annotated[float | None, typer.Option(min=0, help="Only those that ended in the last so many hours.")] = None,
+    parallel: Parallel = None,
+    results: Results = None,
+    every: Every = False,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Judge the jobs of a run again that are not acknowledged, without RUN, by the graders and in the sandboxes that are here, and show
+    what changed. It replaces nothing. Exit codes as of `job regrade`."""
+    from ops.cli.regrading import Wanted, regrade_command
+
+    wanted = Wanted(run=run, limit=limit, since_h=since_h)
+    regrade_command(wanted, parallel=parallel, results=results, every=every, as_json=as_json, config=config)
 
 
 @app.command("set")

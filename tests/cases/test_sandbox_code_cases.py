@@ -19,7 +19,7 @@ from tests.cases.runner import run_one
 from tests.contract.sandbox.kinds import usable
 
 DATA = Path(__file__).parent / "data"
-FILES = (DATA / "code.jsonl", DATA / "code_own.jsonl")
+FILES = (DATA / "code.jsonl", DATA / "code_own.jsonl", DATA / "code_cheats.jsonl")
 KIND = "bubblewrap"
 SIDE_BY_SIDE = 4
 WITHOUT_WALLS = ("code-001", "code-027", "code-043", "code-045", "code-own-029", "code-own-084")

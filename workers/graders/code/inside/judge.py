@@ -141,6 +141,8 @@ class Stand:
         value = asked.answer(asked.counted({"of": [operation, request, *more]}))
         if isinstance(value, Stand):
             value._needed()
+            if operation != "item":
+                raise TypeError("objects of the tested program are in it")
         return value
 
     def _needed(self) -> None:

@@ -54,8 +54,8 @@ def _same_number(found: bytes, expected: bytes, float_tol: float) -> bool:
 
 
 def _near(found: float, expected: float, float_tol: float) -> bool:
-    if not (math.isfinite(found) and math.isfinite(expected)):
-        return found == expected
+    if not (math.isfinite(found) and math.isfinite(expected)):  # also what is too large for a float
+        return False
     return abs(found - expected) <= float_tol * max(1.0, abs(expected))
 
 

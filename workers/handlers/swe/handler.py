@@ -24,14 +24,14 @@ from importlib.resources import files
 
 from pipeline.errors import InvalidRequest
 from pipeline.failpoints import failpoint
-from pipeline.messages import ChatMessage, Grade, JobSpec, Json, Trajectory
+from pipeline.messages import ChatMessage, Failure, Grade, JobSpec, Json, Trajectory
 from workers.agent import AgentEnd
 from workers.graders import GraderError
 from workers.graders.swe import Patch, extract_patch, hide_future
 from workers.graders.swe.evaluate import Evaluation, SweTests, evaluate
 from workers.graders.swe.repository import prepare_repository
 from workers.handlers.agent_handler import AgentHandler
-from workers.handlers.base import Environment, EvalContext, RunContext, StageContext
+from workers.handlers.base import Ended, Environment, EvalContext, RunContext, StageContext
 from workers.handlers.submission import submitted
 from workers.handlers.swe.layouts import LAYOUTS
 from workers.handlers.swe.problem import SweProblem
@@ -117,6 +117,10 @@ class SweHandler(AgentHandler):
         if found.log:
             await context.attach("log", await asyncio.to_thread(gzip.compress, found.log, 6))
         return graded(found, fractional=_option(spec, "fractional", False), extra=extra)
+
+    def eval_failed(self, context: StageContext, failure: Failure) -> Failure | Ended:
+        """Tested code that breaks its sandbox twice is the model's doing, as in RUN."""
+        return self.run_failed(context, failure)
 
     def gold(self, spec: JobSpec) -> Trajectory | None:
         gold = _problem(spec).gold

@@ -64,7 +64,7 @@ class Attempts:
             StaleAttempt: it is this one that goes; the caller tears it down.
             SandboxGone: another start has ended it already.
         """
-        rivals = [rival for rival in self.of_job(owner) if rival.sandbox_id != folder.sandbox_id]
+        rivals = self.of_job(owner, beside=folder.sandbox_id)
         state = folder.state()
         if state.seen_attempt > owner.attempt:
             raise StaleAttempt(folder.sandbox_id, owner.attempt, state.seen_attempt)
@@ -89,16 +89,20 @@ class Attempts:
                 if seen > owner.attempt:
                     raise StaleAttempt(folder.sandbox_id, owner.attempt, seen)
 
-    def of_job(self, owner: SandboxOwner) -> list[SandboxFolder]:
-        """The sandboxes of a job, whatever they were made for: none of the pool's, where one of many is no attempt of another."""
+    def of_job(self, owner: SandboxOwner, *, beside: str = "") -> list[SandboxFolder]:
+        """The sandboxes of a job, whatever they were made for: none of the pool's, where one of many is no attempt of another.
+
+        Args:
+            beside: id of one that is left out.
+        """
         found = []
         if owner.job_id == POOL_JOB:
             return []
         pool = job_prefix(POOL_JOB)
         for path in sandbox_paths(self._scratch, job_prefix(owner.job_id), pool):
+            if path.name == beside or (path.name.startswith(pool) and not _was_given_to(path, owner.job_id)):
+                continue
             with contextlib.suppress(SandboxGone):  # removed by a sweep just now
-                if path.name.startswith(pool) and not _was_given_to(path, owner.job_id):
-                    continue
                 folder = SandboxFolder.open(path)
                 if folder.record.job_id == owner.job_id:
                     found.append(folder)

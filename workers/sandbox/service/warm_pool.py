@@ -15,12 +15,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -51,6 +50,10 @@ FREE_MEMORY = 0.10
 FREE_DISK_BYTES = 4 * MIN_FREE_BYTES
 
 
+Key = tuple[Hashable, ...]
+"""What a spec asks for."""
+
+
 class Source(Protocol):
     """Where its sandboxes come from, and how they change hands."""
 
@@ -75,20 +78,29 @@ class WarmPool:
         per_spec: ready ones of each spec; 0 = none, ever.
         ttl_s: longest that one is kept.
         has_room: whether the node can spare memory and disk now. Called in a thread.
+        ping_s: longest that one may take to answer as it is handed out.
         clock: seconds, monotonic.
     """
 
     def __init__(
-        self, source: Source, *, per_spec: int, ttl_s: float, has_room: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+        self,
+        source: Source,
+        *,
+        per_spec: int,
+        ttl_s: float,
+        has_room: Callable[[], bool],
+        ping_s: float = PING_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._per_spec = per_spec
         self._ttl_s = ttl_s
         self._has_room = has_room
+        self._ping_s = ping_s
         self._clock = clock
-        self._specs: OrderedDict[str, SandboxSpec] = OrderedDict()
-        self._shelf: dict[str, deque[Ready]] = {}
-        self._failed_s: dict[str, float] = {}
+        self._specs: OrderedDict[Key, SandboxSpec] = OrderedDict()
+        self._shelf: dict[Key, deque[Ready]] = {}
+        self._failed_s: dict[Key, float] = {}
         self._changed = asyncio.Event()
         self._closed = False
         self._ending: set[asyncio.Task[None]] = set()
@@ -158,7 +170,7 @@ class WarmPool:
 
     # -- steps ---------------------------------------------------------------------------------------------------------------------------
 
-    def _wanting(self) -> Iterator[str]:
+    def _wanting(self) -> Iterator[Key]:
         """Specs of which one more is wanted, the latest first."""
         if self._closed:
             return
@@ -169,7 +181,7 @@ class WarmPool:
             if len(self._shelf.get(key, ())) < self._per_spec:
                 yield key
 
-    async def _hand_out(self, key: str, owner: SandboxOwner) -> LocalSandbox | None:
+    async def _hand_out(self, key: Key, owner: SandboxOwner) -> LocalSandbox | None:
         while shelf := self._shelf.get(key):
             found = shelf.popleft()
             try:
@@ -187,7 +199,7 @@ class WarmPool:
         """Gives it to its owner while it is asked whether it is alive; False when it is not: it ends as what the owner has here."""
         giving = asyncio.get_running_loop().create_task(self._source.hand_over(found.sandbox, owner), name="give a warm sandbox")
         try:
-            alive = await self._answers(found)
+            alive = await self._answers(found, self._ping_s)
             await giving
         except BaseException:
             giving.cancel()
@@ -195,7 +207,7 @@ class WarmPool:
             raise
         return alive
 
-    async def _fill(self, key: str) -> None:
+    async def _fill(self, key: Key) -> None:
         try:
             sandbox = await self._source.start(self._specs[key], SandboxOwner(job_id=POOL_JOB, attempt=1, boot_id=POOL_JOB))
         except NodeUnavailable:
@@ -219,7 +231,7 @@ class WarmPool:
             self._failed_s.pop(key, None)
             self._shelf.setdefault(key, deque()).append(made)
 
-    async def _answers(self, found: Ready, limit_s: float = PING_S) -> bool:
+    async def _answers(self, found: Ready, limit_s: float) -> bool:
         """Whether its shell runs a command: so holder, walls and PID 1 do."""
         try:
             async with asyncio.timeout(limit_s):
@@ -237,9 +249,10 @@ class WarmPool:
         ending.add_done_callback(self._ending.discard)
 
 
-def key_of(spec: SandboxSpec) -> str:
+def key_of(spec: SandboxSpec) -> Key:
     """The same for specs that ask for the same, whatever the order of their variables."""
-    return json.dumps(asdict(spec), sort_keys=True)
+    wishes = (getattr(spec, name) for name in SandboxSpec.__slots__)
+    return tuple(frozenset(wish.items()) if isinstance(wish, Mapping) else wish for wish in wishes)
 
 
 def has_room(scratch: Path) -> bool:

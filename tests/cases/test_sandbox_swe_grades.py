@@ -1,6 +1,6 @@
 """Whole gradings of repairs, one test a case, behind walls. All of them run side by side, once.
 
-Those of `BY_RULE` are cheats whose files are put back before anything runs; `tests/unit/graders/test_swe_steering.py` holds the rules. They run
+Those of `BY_RULE` are cheats whose files are put back before anything runs; the rules have unit tests (`test_swe_steering.py`). They run
 where `ROLLSTREAM_ALL_CASES` is set.
 """
 

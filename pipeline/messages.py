@@ -353,7 +353,7 @@ class Failure:
 
     stage: Stage
     boundary: str
-    """What broke: `sandbox`, `model`, `grader`, `broker`, `handler`, `body`."""
+    """What broke: `sandbox`, `model`, `grader`, `service` (that a grader asks), `broker`, `stage` (its limit), `handler`, `body`."""
     kind: str
     """The error's class."""
     message: str

@@ -49,7 +49,7 @@ class WorkerSettings(TableSettings):
     scratch_dir: Path | None = None
     """Where names are locked, and a service that this worker starts keeps its sandboxes; default: the scratch folder of this machine."""
     sandboxes: bool = True
-    """Whether INIT and RUN hold sandboxes of the node's service. Off: jobs that need one are handed back."""
+    """Whether workers have sandboxes of the node's service. Off: jobs that need one are handed back."""
     model_key_file: Path | None = None
     """File with the key of the model servers."""
 

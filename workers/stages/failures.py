@@ -8,7 +8,7 @@
                                                         INIT, or in EVAL from there
     ModelError                               model      as the error says
     RendererUnavailable                      model      yes: another worker may have the tokenizer, or the package
-    GraderError                              grader     yes
+    GraderError                              grader     yes; of a kind that no answer can cause: service
     BrokerUnreachable                        broker     handed back uncounted
     BrokerMisused, an error of Redis         broker     yes
     TimeoutError of a stage's limit          stage      yes
@@ -66,7 +66,7 @@ def failure_of(stage: Stage, error: Exception) -> Failure:
     elif isinstance(error, RendererUnavailable):
         boundary = "model"
     elif isinstance(error, GraderError):
-        boundary = "grader"
+        boundary = "grader" if error.may_be_the_answers_doing else "service"
     elif isinstance(error, BrokerError | redis.RedisError):
         boundary = "broker"
     elif isinstance(error, TimeoutError):

@@ -12,8 +12,8 @@ Invariants
     2. The second try is the queue's where the job has one left, since another worker shares less of what may be broken; else it comes at
        once, here.
     3. Asked about is what an answer can do: an error of the grader or of its code, a NaN, the limit of time, a sandbox that ended under
-       its guest, a by-product that is too large. Redis, a full node, a missing image, a cancel are nobody's answer: they fly at once, also
-       while gold is graded.
+       its guest, a by-product that is too large. Redis, a full node, a missing image, a service that cannot be reached, a cancel are
+       nobody's answer: they fly at once, also while gold is graded.
     4. Every judging passes the gate first, and has the whole limit of EVAL. Gold is judged by the same handler, in this attempt; what it
        attaches is dropped.
 """

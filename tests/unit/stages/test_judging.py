@@ -28,6 +28,12 @@ RIGHT = Grade(reward=1.0, grader="play/7")
 Says = Grade | BaseException | Callable[[EvalContext], Awaitable[Grade]]
 
 
+class Unreachable(GraderError):
+    """The service that it asks."""
+
+    may_be_the_answers_doing = False
+
+
 @dataclass
 class Scripted(TaskHandler):
     """Grades as it is told, one saying a call; the last one stands."""
@@ -157,6 +163,7 @@ NOBODYS: list[Exception] = [
     BrokerUnreachable("gone"),
     InvalidRequest("no such option"),
     ModelError("the judge is away"),
+    Unreachable("connection refused", grader="judge"),
     JobCancelled("job", "user"),
     LeaseLost("job", 1),
 ]

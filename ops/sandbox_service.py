@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from ops.child_processes import log_tail
+from pipeline.embedded.locks import is_held
 from pipeline.errors import InvalidRequest, RollstreamError
 from pipeline.folders import Folders, make_folder
 from pipeline.process import PARENT_FD, Shutdown, StoppedWhileWaiting
@@ -27,7 +28,7 @@ from workers.sandbox.choice import choose_backend
 from workers.sandbox.images import ImageSettings, ImageStore
 from workers.sandbox.local.backend import Backend
 from workers.sandbox.service.link import Link, ServiceNotThere
-from workers.sandbox.service.serving import serve_sandboxes
+from workers.sandbox.service.serving import LOCK_NAME, serve_sandboxes
 from workers.sandbox.service.settings import SandboxSettings
 from workers.sandbox.spec import Isolation
 from workers.settings import default_node
@@ -195,7 +196,7 @@ class ServiceFinder:
 
     def _see_to_child(self) -> bool:
         """Starts one, unless one is just starting. Another worker's may have been faster, the last one is just leaving, or somebody killed
-        it: then again.
+        it: then again. Nothing is started beside a process that has the lock: on a busy node each worker's vain starts would slow it down.
 
         Returns:
             Whether one is starting, here or by another worker.
@@ -210,7 +211,7 @@ class ServiceFinder:
             self.close()
         if self._child is not None and code is None:
             return True
-        if time.monotonic() < self._not_before_s:
+        if time.monotonic() < self._not_before_s or is_held(self._settings.run / LOCK_NAME):
             return True
         self.close()
         self._child, self._has_answered = self._start(), False

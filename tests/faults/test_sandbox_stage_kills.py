@@ -77,7 +77,9 @@ async def told(fleet: MathFleet, units: list[Unit], waiting: Awaitable[None]) ->
         await waiting
     except WaitedTooLong as error:
         jobs = [f"{unit.id}: {await ask(fleet.client, 'HGETALL', fleet.keys.job(unit.id))}" for unit in units[-2 * JOBS :]]
-        logs = sorted((fleet.folder / "logs").glob("*.log"), key=lambda log: log.stat().st_mtime)[-6:]
+        logs = sorted(
+            [*(fleet.folder / "logs").glob("*.log"), *(fleet.folder / "state/logs").glob("*.log")], key=lambda log: log.stat().st_mtime
+        )[-6:]
         said = [f"{log.name}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-TOLD_LINES:]) for log in logs]
         raise AssertionError("\n".join((str(error), *jobs, *said))) from None
 

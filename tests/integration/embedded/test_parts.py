@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.embedded import RedisAddress, resolve_redis_url
-from pipeline.embedded.locks import FileLock, Mode
+from pipeline.embedded.locks import FileLock, Mode, is_held
 from pipeline.embedded.memory import default_maxmemory_bytes, memory_limit_bytes
 from pipeline.embedded.server_config import render
 from pipeline.embedded.supervision import restart_pause_s
@@ -243,6 +243,17 @@ def test_a_waiting_exclusive_lock_does_not_hold_up_new_shared_ones(tmp_path: Pat
     assert granted.wait(5.0)
     waiter.join()
     keeper.close()
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="this system does not tell who has which lock")
+def test_a_look_tells_whether_a_lock_is_held_and_takes_none(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not is_held(path)  # there is no file
+    with FileLock(path) as lock:
+        assert not is_held(path)
+        assert lock.try_lock(Mode.EXCLUSIVE)
+        assert is_held(path)
+    assert not is_held(path)
 
 
 def test_a_wait_for_a_lock_that_was_given_up_does_not_take_it_later(tmp_path: Path) -> None:

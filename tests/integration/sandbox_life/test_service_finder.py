@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from ops.sandbox_service import LINGER_S, ServiceFinder, ServiceNotStarted
 from pipeline.failpoints import FAILPOINT, FAILPOINT_ONCE
 from pipeline.testing.wait import wait_until
 from workers.sandbox.local.identity import identify
 from workers.sandbox.service.server import SOCKET_NAME
-from workers.sandbox.service.serving import LOCK_NAME
+from workers.sandbox.service.serving import LOCK_NAME, lock_folder
 from workers.sandbox.service.settings import SandboxSettings
 
 pytestmark = pytest.mark.timeout(120)
@@ -87,6 +88,23 @@ async def test_one_that_is_slow_to_start_is_waited_for(of_node: SandboxSettings)
 
     await find(asyncio.Event())
 
+    await leave(find, of_node)
+
+
+async def test_none_is_started_beside_one_that_has_the_lock(of_node: SandboxSettings, place: Path) -> None:
+    """It tidies up before it listens. Each worker of the node started another one a second meanwhile, which found the lock taken and ended:
+    on a busy node they were what it waited for."""
+    find = ServiceFinder(of_node, None, "here", start_s=0.0)
+    of_node.run.mkdir(0o700)
+    tidies_up = lock_folder(of_node.run)
+    with capture_logs() as said:
+        finding = asyncio.create_task(find(asyncio.Event()))
+        await wait_until(lambda: any(line["event"] == "waiting_for_node_service" for line in said), "it waits")
+
+    assert not (place / "state").exists()  # of the log of one that was started
+
+    tidies_up.close()
+    await finding
     await leave(find, of_node)
 
 

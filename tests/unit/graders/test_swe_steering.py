@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.graders.swe.steering import is_test, steering_part_of, steers
+from workers.graders.swe.steering import hides_test, is_compiled, is_test, steering_part_of, steers
 from workers.graders.swe.steering import test_folder as folder_of
 
 BASE = {"": {"calc", "types", "tests", "setup"}, "src": {"calc"}}
@@ -124,6 +124,24 @@ def test_tests_are_the_tasks_files_and_all_that_lies_in_their_folder() -> None:
 def test_a_link_in_place_of_a_folder_of_tests_is_one_of_them() -> None:
     assert is_test("tests", {"tests/test_a.py"}, "pytest")
     assert is_test("pkg", {"pkg/test_b.py"}, "pytest")
+
+
+@pytest.mark.parametrize(
+    "path", ["test_a/__init__.py", "test_a.cpython-311-x86_64-linux-gnu.so", "test_a.pyc", "pkg/test_b/x.py", "tests.py", "tests.abi3.so"]
+)
+def test_what_python_would_find_in_place_of_a_test(path: str) -> None:
+    assert hides_test(path, {"test_a.py", "pkg/test_b.py", "tests/test_c.py"})
+
+
+@pytest.mark.parametrize("path", ["test_ab.py", "a.py", "pkg/b.py", "test_a.md", "tests.md", "other/test_a.py"])
+def test_what_stands_in_no_tests_way(path: str) -> None:
+    assert not hides_test(path, {"test_a.py", "pkg/test_b.py", "tests/test_c.py"})
+
+
+def test_bytecode_is_told_from_source() -> None:
+    assert is_compiled("calc/__pycache__/calc.cpython-311.pyc")
+    assert is_compiled("calc.pyc")
+    assert not is_compiled("calc.py")
 
 
 def test_every_test_file_of_go_counts() -> None:

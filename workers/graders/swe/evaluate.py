@@ -30,7 +30,8 @@ from workers.graders.swe.structured import STRUCTURED, jest_ends, run_structured
 from workers.graders.swe.verdict import SweVerdict, judge
 from workers.sandbox import Sandbox
 
-VERSION = "1"
+MIN_TEST_S = 5.0
+"""What is left for the tests in any case, however long building took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,7 @@ class SweTests:
     """What bash does once before all that, in a shell of its own: building what the patch changed. Its failure is the tests' to tell."""
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 1800.0
+    """For building and testing together."""
     names_without_files: bool = False
     """Test ids are `Class.test`, without the file (R2E-Gym)."""
 
@@ -99,7 +101,8 @@ async def evaluate(sandbox: Sandbox, source: RepositorySource, tests: SweTests, 
         return Evaluation(resolved=False, reason=applied.reason, detail=applied.detail, applied=applied, took_s=took_s)
     undone = await _lay_tests(sandbox, repository, source, tests, applied)
     if tests.setup:
-        await sandbox.exec(f"exec 2>&1\n{tests.setup}", cwd=repository.folder, env=tests.env, timeout_s=tests.timeout_s)
+        built = await sandbox.exec(f"exec 2>&1\n{tests.setup}", cwd=repository.folder, env=tests.env, timeout_s=tests.timeout_s)
+        tests = replace(tests, timeout_s=max(MIN_TEST_S, tests.timeout_s - built.took_s))
     command = f"{tests.before}\n{tests.command}" if tests.before else tests.command
     heard = await _run(sandbox, repository.folder, command, tests)
     log = None if heard.log_was_cut else parse_log(tests.framework, heard.log.decode("utf-8", "replace"))
@@ -217,8 +220,3 @@ def paths_of_patch(patch: bytes) -> set[str]:
 
 def _below(path: str, places: tuple[str, ...]) -> bool:
     return any(path == place or path.startswith(f"{place}/") for place in places)
-
-
-def without_log(evaluation: Evaluation) -> Evaluation:
-    """The same without its log, which is kept elsewhere."""
-    return replace(evaluation, log=b"")

@@ -66,6 +66,7 @@ _PYTHON_NAMES = frozenset(
 _JS_NAME = re.compile(
     r"(jest|babel|vitest|vite|karma|ava|cypress|playwright)\.(config|setup)\..+|\.babelrc.*|\.mocharc.*|\.npmrc|\.yarnrc.*|\.pnp\..+"
 )
+_MODULE_ENDINGS = frozenset(("py", "pyc", "so", "pyd"))
 _CUSTOMIZE = re.compile(r"(site|user)customize(\..*)?")
 _METADATA = re.compile(r".+\.(egg-info|dist-info)")
 
@@ -80,6 +81,8 @@ class PutBack:
     """Files of the tests."""
     rewritten_tests: tuple[str, ...] = ()
     """Of those, the ones that lost lines of the base commit, or were removed; a test added beside the others is no offence."""
+    compiled: tuple[str, ...] = ()
+    """Bytecode."""
 
 
 async def put_back(
@@ -107,16 +110,18 @@ async def put_back(
     tops = _top_names(at_base, ROOTS | frozenset(import_roots))
     tests = sorted(path for path in changed if is_test(path, test_files, framework))
     steering: list[str] = []
-    for path in sorted(set(changed) - set(tests)):
-        if steers(path, framework, command=command, known_modules=tops, import_roots=import_roots):
+    compiled = sorted(path for path in set(changed) - set(tests) if framework in PYTHON and is_compiled(path))
+    for path in sorted(set(changed) - {*tests, *compiled}):
+        hides = framework in PYTHON and path not in at_base and hides_test(path, test_files)
+        if hides or steers(path, framework, command=command, known_modules=tops, import_roots=import_roots):
             steering.append(path)
         elif (part := steering_part_of(path, framework)) is not None:
             before = await _blob(sandbox, repo, at_base[path][1]) if path in at_base else b""
             if part(before) != part(await _content(sandbox, repo, path)):
                 steering.append(path)
     rewritten = await _rewritten(sandbox, repo, base_commit, [path for path in tests if path in at_base])
-    await restore(sandbox, repo, [(path, *at_base.get(path, ("0", ""))) for path in (*tests, *steering)])
-    return PutBack(steering=tuple(steering), tests=tuple(tests), rewritten_tests=tuple(rewritten))
+    await restore(sandbox, repo, [(path, *at_base.get(path, ("0", ""))) for path in (*tests, *compiled, *steering)])
+    return PutBack(steering=tuple(steering), tests=tuple(tests), rewritten_tests=tuple(rewritten), compiled=tuple(compiled))
 
 
 def is_test(path: str, test_files: Collection[str], framework: str) -> bool:
@@ -129,6 +134,25 @@ def is_test(path: str, test_files: Collection[str], framework: str) -> bool:
         folder = test_folder(test)
         if folder and path.startswith(f"{folder}/"):
             return True
+    return False
+
+
+def is_compiled(path: str) -> bool:
+    """Bytecode, which Python may load in place of the source that it says it is of. Whoever runs Python leaves some: no offence."""
+    return "__pycache__" in path.split("/") or path.endswith((".pyc", ".pyo"))
+
+
+def hides_test(path: str, test_files: Collection[str]) -> bool:
+    """Whether Python would take a new file for a test, or for a folder on the way to it: a package or a compiled module of a test's name is
+    found before its source, and a module before a folder without `__init__.py`."""
+    for test in test_files:
+        parts = test.removesuffix(".py").split("/")
+        if path.startswith(f"{'/'.join(parts)}/"):
+            return True
+        for count in range(1, len(parts) + 1):
+            rest = path.removeprefix("/".join(parts[:count]) + ".")
+            if rest != path and rest.split(".")[-1] in _MODULE_ENDINGS:
+                return True
     return False
 
 

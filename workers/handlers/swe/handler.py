@@ -152,7 +152,7 @@ def graded(found: Evaluation, *, fractional: bool, extra: Json) -> Grade:
         "broken": list(verdict.broken[:SHOWN]) if verdict else [],
         "applied_by": found.applied.how,
         "dropped": list(found.applied.dropped[:SHOWN]),
-        "put_back": list((*found.put_back.steering, *found.put_back.tests)[:SHOWN]),
+        "put_back": list((*found.put_back.steering, *found.put_back.tests, *found.put_back.compiled)[:SHOWN]),
         "tampering": list(found.tampering[:SHOWN]),
         "exit_code": found.returncode,
         "timed_out": found.reason == "timed_out",

@@ -98,7 +98,7 @@ HUMAN_EVAL = {
     "task_id": "T/1",
     "prompt": "def shifted(x):\n    return x + 1\n\n\ndef f(x):\n    '''Twice the number after x.'''\n",
     "canonical_solution": "    return 2 * shifted(x)\n",
-    "test": "def check(candidate):\n    for n in range(-3, 4):\n        assert candidate(n) == 2 * shifted(n)\n    assert candidate(0.5) == 3",
+    "test": "def check(candidate):\n    for n in range(-3, 4):\n        assert candidate(n) == 2 * shifted(n)",
     "entry_point": "f",
 }
 MBPP = {

@@ -113,7 +113,10 @@ def summarize(console: Console, outcome: DemoOutcome) -> None:
 
 def _verdict(grade: Grade, prompt: Prompt) -> Text:
     """What the grader said, in a line: `math` says what stood in the box and what should have."""
-    said = {name: value for name, value in grade.details.items() if name != SANDBOX and isinstance(value, str | int | float)}
+    said = {
+        name: value for name, value in grade.details.items() if name != SANDBOX and value != "" and isinstance(value, str | int | float)
+    }
+    said = {name: value for name, value in said.items() if value != ""}
     words = [str(said.pop("verdict"))] if "verdict" in said else []
     if "extracted" in said:
         words += [f"boxed {said['extracted']!r}", f"gold {prompt.data.get('answer', '?')!r}"]

@@ -66,7 +66,16 @@ class Plan:
         return self.n_rows * self.n
 
 
-def plan_of(fields: Mapping[str, Any], rows: Sequence[Row], *, n: int, threshold: float, metric: str, run: str = "") -> Plan:
+def plan_of(
+    fields: Mapping[str, Any],
+    rows: Sequence[Row],
+    *,
+    n: int,
+    threshold: float,
+    metric: str,
+    run: str = "",
+    jobs_a_batch: int = JOBS_A_BATCH,
+) -> Plan:
     """The plan of a request.
 
     Args:
@@ -76,11 +85,12 @@ def plan_of(fields: Mapping[str, Any], rows: Sequence[Row], *, n: int, threshold
         threshold: a sample passes when its score is at least this.
         metric: named part of the reward that is the score.
         run: id of the run; empty = named after the task and what is asked.
+        jobs_a_batch: a batch has as many rows as make so many samples, one at least.
 
     Raises:
         InvalidRequest: a field does not fit.
     """
-    a_batch = max(1, JOBS_A_BATCH // n)
+    a_batch = max(1, jobs_a_batch // n)
     batches: list[Batch] = []
     for at in range(0, len(rows), a_batch):
         part = tuple(rows[at : at + a_batch])

@@ -88,6 +88,10 @@ def test_a_demo_does_not_take_up_what_a_failed_one_left(command: Command) -> Non
     failed = command("ops.demo", "--groups", "50", "--slots", "2", "--timeout", "2")
     assert failed.returncode == 1
 
-    done = command("ops.demo", "--groups", "1", "--slots", "8")
+    done = command("ops.demo", "--task", "swe", "--groups", "1", "--n", "2", "--slots", "8")
 
     assert done.returncode == 0, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "1 informative (target 1)" in said
+    assert "git apply" in said  # it repaired the repository in the shell
+    assert "by swe/" in said

@@ -107,10 +107,11 @@ def test_a_demo_whose_redis_is_killed_goes_on(start_demo: StartDemo, home: Path)
 def test_a_terminal_of_the_c_locale_shows_the_demo(command: Command, environment: dict[str, str]) -> None:
     environment |= {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
-    done = command("ops.demo", "--groups", "1", "--n", "4", "--slots", "8")
+    done = command("ops.demo", "--task", "code", "--groups", "1", "--n", "2", "--slots", "8")
 
     assert "UnicodeEncodeError" not in done.stderr
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "by code/" in " ".join(done.stdout.split())
 
 
 def test_a_home_that_cannot_be_written_is_said(command: Command, environment: dict[str, str]) -> None:

@@ -14,6 +14,7 @@ from workers.llm.scripted import Act, ScriptedCall
 from workers.llm.scripted.acts import Script
 
 LOOK = "git log --oneline | head -n 3; git ls-files | head -n 20"
+CHECK = "git diff --stat; python3 -B -m unittest discover 2>&1 | tail -n 3"
 END = "END_OF_PATCH"
 
 
@@ -39,7 +40,7 @@ def _script(folder: str, patch: str) -> Script:
     return (
         look,
         Act("I see what is wrong, and change it.", (ScriptedCall("bash", {"command": apply}),)),
-        Act("I look at what I changed.", (ScriptedCall("bash", {"command": "git diff --stat; python3 -B -m unittest discover 2>&1 | tail -n 3"}),)),
+        Act("I look at what I changed.", (ScriptedCall("bash", {"command": CHECK}),)),
         Act(calls=(ScriptedCall("finish", {"answer": "The cause is repaired."}),)),
     )
 

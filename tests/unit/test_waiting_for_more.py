@@ -32,9 +32,9 @@ def test_a_limit_that_the_policy_hit_awaits_its_reward_too() -> None:
 
 
 def test_a_member_with_its_reward_waits_for_the_hook_without_a_deadline_of_its_own() -> None:
-    end = Settled(a_settlement(1.0), b"grade")
+    end = Settled(a_settlement(1.0), b"grade", attached={"log": b"log"})
 
-    assert waiting_for_more(end, HELD) == Awaiting(end.settlement, b"grade", "eval", None, 5.0)
+    assert waiting_for_more(end, HELD) == Awaiting(end.settlement, b"grade", "eval", None, 5.0, attached={"log": b"log"})
     assert waiting_for_more(end, replace(HELD, group="")) is end  # a single job has no group
 
 

@@ -115,6 +115,21 @@ async def test_one_that_cannot_start_is_said_with_its_last_words(find: ServiceFi
         await find(asyncio.Event())
 
 
+async def test_where_none_may_be_started_who_can_do_without_waits_so_long_and_hears_when_one_comes(of_node: SandboxSettings) -> None:
+    """Graders of a node whose launcher starts the service, and that has no backend: they waited for it for ever, and nobody graded."""
+    find = ServiceFinder(of_node.model_copy(update={"autostart": False}), None, "here")
+
+    with pytest.raises(ServiceNotStarted, match="no sandbox service within 0 s"):
+        await find(asyncio.Event(), patience_s=0.0)
+
+    coming = asyncio.create_task(find.comes())
+    starter = ServiceFinder(of_node, None, "here")
+    await starter(asyncio.Event())
+    async with asyncio.timeout(20):
+        assert await coming == "a sandbox service answers"
+    await leave(starter, of_node)
+
+
 async def test_one_whose_worker_ended_before_it_could_connect_goes_with_it(of_node: SandboxSettings) -> None:
     """It waited for that worker for a minute, as it waits for one that is slow."""
     command = [sys.executable, "-m", "ops.cli", "sandbox", "serve", "--while-used"]

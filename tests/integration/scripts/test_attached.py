@@ -135,6 +135,18 @@ async def test_a_job_that_awaits_its_reward_keeps_them_until_its_result_is_acked
     assert await bodies(run, held.job) == []
 
 
+async def test_a_job_that_was_cancelled_while_it_was_graded_keeps_them_until_its_ack(run: Run) -> None:
+    """It ends as cancelled, with the grade that came too late; whoever lets go of that lets go of the log."""
+    await run.accept(a_unit())
+    (held,) = await run.reach(Stage.EVAL)
+    await run.scripts.cancel("job", [held.job], "user")
+
+    assert await run.worker(Stage.EVAL).settle(held, body=b"grade", attached=LOG) == ["cx:user"]
+
+    await acked(run, held.job)
+    assert await bodies(run, held.job) == []
+
+
 async def test_without_a_grade_there_are_none(run: Run) -> None:
     """Nothing would name them, so nobody would let go of them."""
     await run.accept(a_unit())

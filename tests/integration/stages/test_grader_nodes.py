@@ -19,6 +19,7 @@ from pipeline.redis_client import AsyncClient
 from pipeline.testing import ManualWorker, a_template, a_trajectory, wait_until
 from tests.integration.stages.fleet import Fleet, Play
 from workers.handlers.base import Environment, EvalContext
+from workers.handlers.submission import submitted
 from workers.sandbox import Isolation, SandboxSpec
 from workers.sandbox.local import LocalSandboxes
 from workers.sandbox.local.folder import remove_tree
@@ -91,6 +92,28 @@ async def test_a_job_that_needs_walls_is_not_ended_by_a_node_that_has_none(fleet
     await wait_until(handed_back, "it was handed back and given again")
     h = await fleet.audit.job(job)
     assert (h.get("out"), h["failed"], h["lost"]) == (None, "0", "0")
+
+
+async def test_an_answer_that_ends_the_sandbox_it_is_judged_in_does_not_escape_its_0(fleet: Fleet, sandboxes: RemoteSandboxes) -> None:
+    """What an answer's program may do; gold is judged in a sandbox of its own in the same attempt, and none of them is left."""
+    judged: list[str] = []
+
+    async def in_a_sandbox(context: EvalContext) -> Grade:
+        is_gold = context.trajectory.answer == "gold"
+        judged.append("gold" if is_gold else "answer")
+        async with await context.provider().start(SandboxSpec(isolation=Isolation.NONE), context.owner) as sandbox:
+            result = await sandbox.exec("echo right" if is_gold else "kill -9 $PPID; sleep 60", timeout_s=30)
+        return Grade(reward=float(result.stdout == b"right\n"), grader="play/1")
+
+    await fleet.add("job")
+    fleet.start(Stage.INIT, Stage.RUN)
+    fleet.start(Stage.EVAL, play=Play(on_evaluate=in_a_sandbox, on_gold=lambda spec: submitted("gold")), sandboxes=sandboxes)
+
+    record = await fleet.result(timeout_s=20)
+
+    assert (record["out"], record["rew"], record["stop"], judged) == ("model_failure", "0.0", "grader_broken", ["answer", "answer", "gold"])
+    assert record["why"].startswith("grader_broken: sandbox: SandboxGone: ")
+    assert list(await sandboxes.owned()) == []
 
 
 async def test_a_grader_that_drains_leaves_no_sandbox_and_no_mark_on_its_job(fleet: Fleet, sandboxes: RemoteSandboxes) -> None:

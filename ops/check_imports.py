@@ -29,6 +29,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "workers.sandbox": _WORKER_BASE,
     "workers.tools": (*_WORKER_BASE, "workers.sandbox"),
     "workers.graders": _TOOLS_AND_BELOW,
+    "workers.graders.swe.reporters": (),
     "workers.agent": _TOOLS_AND_BELOW,
     "workers.handlers": (*_TOOLS_AND_BELOW, "workers.agent", "workers.graders"),
     "workers.stages": (*_TOOLS_AND_BELOW, "workers.agent", "workers.graders", "workers.handlers"),
@@ -40,7 +41,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 }
 """A module belongs to the longest name here that begins its own. A part includes what its listed parts' names begin."""
 
-ELSEWHERE = ("ops.bench.rival_programs", "ops.llm_server.inside_vllm")
+ELSEWHERE = ("ops.bench.rival_programs", "ops.llm_server.inside_vllm", "workers.graders.swe.reporters")
 """Programs that run in environments of their own, with what is installed there."""
 KNOW_NO_REDIS = ("workers.handlers", "workers.agent", "workers.graders", "workers.tools", "workers.sandbox", "workers.llm")
 REDIS_LIBRARIES = frozenset({"redis", "rq", "valkey"})

@@ -18,7 +18,7 @@ from tests.cases.areas.swe_grade import area
 from tests.cases.case import Case, Difference, read_cases
 from tests.contract.sandbox.kinds import usable
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[2] / "cases/data"
 FILES = (DATA / "swe.jsonl", DATA / "swe_grade_own.jsonl")
 KIND = "bubblewrap"
 SIDE_BY_SIDE = 3

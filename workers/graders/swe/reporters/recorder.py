@@ -160,9 +160,9 @@ def environment(task):
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (task["place"], env.get("PYTHONPATH", ""))))
     if task["options"]:
         env["PYTEST_ADDOPTS"] = (task["options"] + " " + env.get("PYTEST_ADDOPTS", "")).strip()
-        env["ROLLSTREAM_PYTEST_ADDOPTS"] = task["options"]
-    env["ROLLSTREAM_REPORT_TO"] = task["socket"]
-    env["ROLLSTREAM_REPORTERS"] = task["place"]
+        env["RSREPORT_OPTIONS"] = task["options"]
+    env["RSREPORT_SOCKET"] = task["socket"]
+    env["RSREPORT_FOLDER"] = task["place"]
     return env
 
 

@@ -137,7 +137,7 @@ def what_we_stand_before():
         found.loader.exec_module(module_from_spec(found))
 
 
-if os.environ.get("ROLLSTREAM_REPORT_TO"):
+if os.environ.get("RSREPORT_SOCKET"):
     _reporter = Reporter()
     try:
         with open("/proc/self/cmdline", "rb") as _file:

@@ -46,15 +46,40 @@ def _script(folder: str, patch: str) -> Script:
 
 
 def _cut(patch: str, *, runs: int) -> str:
-    """The first runs of changed lines; later ones are taken back: what they remove stays, what they add goes."""
+    """The first runs of changed lines; later ones are taken back: what they remove stays, what they add goes. Hunks that then change
+    nothing go, and files without hunks."""
+    kept: list[str] = []
+    left = runs
+    for file in _split(patch, "diff "):
+        head, *hunks = _split(file, "@@")
+        cut = [_cut_hunk(hunk, max(0, left - sum(map(_runs, hunks[:at])))) for at, hunk in enumerate(hunks)]
+        left -= sum(map(_runs, hunks))
+        if some := [hunk for hunk in cut if _runs(hunk)]:
+            kept += [head, *some]
+    return "".join(kept)
+
+
+def _split(text: str, beginning: str) -> list[str]:
+    """Parts of a text, each but the first from a line that begins so; without lines before the first such one the first part is that."""
+    parts: list[str] = []
+    for line in text.splitlines(keepends=True):
+        if line.startswith(beginning) or not parts:
+            parts.append("")
+        parts[-1] += line
+    return parts
+
+
+def _runs(hunk: str) -> int:
+    """How many runs of changed lines a hunk has."""
+    changed = [line[:1] in "+-" for line in hunk.splitlines()]
+    return sum(now and not before for before, now in zip([False, *changed], changed, strict=False))
+
+
+def _cut_hunk(hunk: str, runs: int) -> str:
     lines: list[str] = []
-    seen, in_run, in_hunk = 0, False, False
-    for line in patch.splitlines(keepends=True):
-        if line.startswith("diff "):
-            in_hunk = False
-        elif line.startswith("@@"):
-            in_hunk, in_run = True, False
-        changes = in_hunk and line[:1] in "+-" and not line.startswith("@@")
+    seen, in_run = 0, False
+    for line in hunk.splitlines(keepends=True):
+        changes = line[:1] in "+-"
         seen += changes and not in_run
         in_run = changes
         if not changes or seen <= runs:

@@ -106,3 +106,10 @@ def test_a_patch_of_one_change_is_cut_short() -> None:
     whole = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1,3 @@\n one\n+two\n+three\n"
 
     assert first_change(whole).splitlines()[4:] == [" one", "+two"]
+
+
+def test_hunks_and_files_that_then_change_nothing_are_left_out() -> None:
+    """git took none of the patch: a hunk that changes nothing is no hunk."""
+    two = PATCH + "@@ -10,2 +11,3 @@\n ten\n+ten and a half\n eleven\n" + PATCH.replace("a.py", "b.py")
+
+    assert first_change(two).splitlines() == [*PATCH.splitlines()[:4], " one", "-two", "+zwei", " three", " four"]

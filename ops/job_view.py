@@ -49,8 +49,9 @@ def render_story(console: Console, story: JobStory, *, longest: int) -> None:
         details = visible(" · ".join(f"{name}: {value}" for name, value in story.grade.details.items() if name != SANDBOX))
         console.print(f"[bold]verdict[/bold] reward {story.grade.reward:g}   {escape(details)}   ({escape(visible(story.grade.grader))})")
     if story.attached:
-        kept = ", ".join(f"{visible_line(name)} ({size:,} bytes)" for name, size in story.attached.items())
-        console.print(f"kept beside it: {escape(kept)}; rollstream job log {escape(story.job)} prints the log")
+        kept = ", ".join(f"{name} ({size:,} bytes)" for name, size in story.attached.items())
+        which = "" if "log" in story.attached else f" --name {next(iter(story.attached))}"
+        console.print(escape(visible_line(f"kept beside it: {kept}; rollstream job log {story.job}{which} prints it")))
 
 
 def render_trajectory(console: Console, trajectory: Trajectory, *, longest: int) -> None:

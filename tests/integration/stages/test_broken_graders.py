@@ -210,7 +210,7 @@ async def test_what_a_grader_attached_to_an_answer_that_broke_it_is_kept_and_gol
     assert (await fleet.grade(record)).attached == {"log": 18}
     story = await job_story(fleet.client, fleet.keys, job)
     assert story_as_map(story)["attached"] == {"log": 18}
-    assert "kept beside it: log (18 bytes); rollstream job log run1.job prints the log" in shown(story)
+    assert "kept beside it: log (18 bytes); rollstream job log run1.job prints it" in shown(story)
     assert await byproduct(fleet.client, fleet.keys, job, "log") == b"Segmentation fault"
     with pytest.raises(NoSuchByproduct, match="keeps no 'junit' beside its grade; it keeps log"):
         await byproduct(fleet.client, fleet.keys, job, "junit")

@@ -87,6 +87,11 @@ async def prepare_repository(sandbox: Sandbox, source: RepositorySource) -> Prep
         applied = await apply_patch(sandbox, folder, source.bug)
         if not applied.applies:
             raise GraderError(f"the task's bug cannot be applied: {applied.reason}: {applied.detail}", grader=GRADER)
+    if source.hidden:  # what is ignored is to be found again as well
+        adding = 'for path; do if [ -e "./$path" ]; then git -c "safe.directory=*" add --force -- "./$path" || exit 1; fi; done'
+        added = await sandbox.exec(["bash", "-c", adding, "add", *source.hidden], cwd=folder, env=_IDENTITY, timeout_s=GIT_S)
+        if added.returncode != 0:
+            raise GraderError(f"tests could not be noted: {added.stderr_text[-300:]}", grader=GRADER)
     base_commit, whole_tree = await commit_all(sandbox, folder, "The repository as it is given")
     if source.hidden:
         removed = await sandbox.exec(["rm", "-rf", "--", *(f"./{path}" for path in source.hidden)], cwd=folder, timeout_s=GIT_S)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from pathlib import Path
 
 from workers.sandbox.local.folder import remove_tree
+
+MANY = 3000
+"""Files, so that deleting them takes a while."""
 
 
 def test_a_folder_far_deeper_than_paths_may_be_goes(tmp_path: Path) -> None:
@@ -55,5 +60,29 @@ def test_what_a_removal_that_was_killed_left_goes_with_the_next(tmp_path: Path) 
 
     remove_tree(guest)
     remove_tree(guest)  # what is not there is removed
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_comes_after_the_look_goes_too(tmp_path: Path) -> None:
+    """A rival attempt was still writing into a folder that had just lost its name: it could not be removed, and stayed as trash."""
+    folder = tmp_path / "trash"
+    folder.mkdir()
+    for number in range(MANY):
+        (folder / str(number)).touch()
+    held = os.open(folder, os.O_RDONLY)
+
+    def write_late() -> None:
+        while len(os.listdir(held)) > MANY:  # with the yard: nothing is deleted yet
+            pass
+        with contextlib.suppress(FileNotFoundError):  # on a very busy machine all was gone before it came
+            os.close(os.open("late", os.O_CREAT | os.O_WRONLY, dir_fd=held))
+
+    rival = threading.Thread(target=write_late)
+    (folder / "first").touch()
+    rival.start()
+    remove_tree(folder)
+    rival.join()
+    os.close(held)
 
     assert list(tmp_path.iterdir()) == []

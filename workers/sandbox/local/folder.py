@@ -21,6 +21,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import hmac
@@ -47,6 +48,8 @@ from workers.sandbox.spec import Isolation, Limits, SandboxOwner, SandboxSpec
 NEW_PREFIX, TRASH_PREFIX = ".new-", ".trash-"
 SANDBOX_ID = re.compile(r"[0-9a-f]{10}-[0-9]+-[0-9a-f]{6}")
 """Hash of the job, attempt that made it, chance. Other names in a scratch folder are not ours."""
+MOST_LOOKS = 5
+"""At a folder that is to be removed and does not get empty: who still writes was at it when it lost its name, and is soon done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,34 +481,46 @@ def sandbox_paths(scratch: Path, *prefixes: str) -> list[Path]:
 def remove_tree(path: Path) -> None:
     """Deletes a folder that a stranger filled, however deep; links are never followed, folders without permissions are opened first.
 
-    Who comes while another deletes it waits: two that take files from under each other would both give up.
-    Each folder in it is brought up into one yard before it is emptied, so nothing here recurses and no path gets longer than the yard's.
+    Who comes while another deletes it waits: two that take files from under each other would both give up. A file of one who had begun to
+    write before the folder lost its name may come after a look: then another look is taken.
     """
     with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
         os.chmod(path, 0o700)
         alone = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         stack.callback(os.close, alone)
         fcntl.flock(alone, fcntl.LOCK_EX)
-        yard = Path(tempfile.mkdtemp(prefix=".yard-", dir=path))
-        numbers = itertools.count()
-        folders = [path]
-        while folders:
-            folder = folders.pop()
-            for name in os.listdir(folder):
-                inner = folder / name
-                if inner == yard:
-                    continue
-                if not stat.S_ISDIR(os.lstat(inner).st_mode):
-                    os.unlink(inner)
-                    continue
-                os.chmod(inner, 0o700)
-                brought_up = yard / str(next(numbers))
-                inner.rename(brought_up)
-                folders.append(brought_up)
-            if folder != path:
-                os.rmdir(folder)
-        os.rmdir(yard)
-        os.rmdir(path)
+        for left in reversed(range(MOST_LOOKS)):
+            try:
+                _empty(path)
+                os.rmdir(path)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY or not left:
+                    raise
+            else:
+                return
+
+
+def _empty(path: Path) -> None:
+    """Each folder in it is brought up into one yard before it is emptied, so nothing here recurses and no path gets longer than the yard's."""
+    yard = Path(tempfile.mkdtemp(prefix=".yard-", dir=path))
+    numbers = itertools.count()
+    folders = [path]
+    while folders:
+        folder = folders.pop()
+        for name in os.listdir(folder):
+            inner = folder / name
+            if inner == yard:
+                continue
+            if not stat.S_ISDIR(os.lstat(inner).st_mode):
+                os.unlink(inner)
+                continue
+            os.chmod(inner, 0o700)
+            brought_up = yard / str(next(numbers))
+            inner.rename(brought_up)
+            folders.append(brought_up)
+        if folder != path:
+            os.rmdir(folder)
+    os.rmdir(yard)
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

@@ -501,7 +501,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _empty(path: Path) -> None:
-    """Each folder in it is brought up into one yard before it is emptied, so nothing here recurses and no path gets longer than the yard's."""
+    """Empties a folder: each one in it is brought up into one yard first, so nothing recurses and no path gets longer than the yard's."""
     yard = Path(tempfile.mkdtemp(prefix=".yard-", dir=path))
     numbers = itertools.count()
     folders = [path]

@@ -1,6 +1,7 @@
 """The agent: turns against a model, tools between them, every token on record.
 
 run_agent, AgentEnd, AgentSettings, RetryPolicy   the loop (`loop.py`)
+World, WorldReply, WorldOverran                   what answers turns in place of tools (`world.py`)
 TrajectoryRecorder, TurnDelta, SegmentDelta       the record and its journal (`trajectory.py`)
 Renderer, renderer_for, ChatMLRenderer, Prompt    dialogues as ids (package `renderers`)
 TemplateChecks, ServersSeen, TemplateMismatch     ours against the server's template (`template_check.py`, `canonical_dialogues.py`)
@@ -28,6 +29,7 @@ from workers.agent.seeds import call_seed
 from workers.agent.template_check import Difference, ServersSeen, TemplateChecks, TemplateMismatch, Verdict, compare
 from workers.agent.tool_calls import ParsedTurn, parse_turn
 from workers.agent.trajectory import SegmentDelta, TrajectoryRecorder, TurnDelta
+from workers.agent.world import World, WorldOverran, WorldReply
 
 __all__ = [
     "ActiveTime",
@@ -53,6 +55,9 @@ __all__ = [
     "TrajectoryRecorder",
     "TurnDelta",
     "Verdict",
+    "World",
+    "WorldOverran",
+    "WorldReply",
     "broken_promises",
     "call_seed",
     "compare",

@@ -1,8 +1,8 @@
-"""The agent loop: model call, tool calls, their answers, again, until something ends it.
+"""The agent loop: model call, tool calls or a move in a world, the answers, again, until something ends it.
 
 Invariants:
-  1. Every model call and every tool call passes the gate first; the gate raises when the job was cancelled or its lease is lost, and
-     then nothing new starts.
+  1. Every model call, every tool call and every move passes the gate first; the gate raises when the job was cancelled or its lease is
+     lost, and then nothing new starts.
   2. What was recorded stays recorded: the caller owns the recorder, so a partial trajectory survives any error here.
   3. A finished turn is journalled before the next call begins.
   4. Nothing here turns a failure into a reward or a stop reason: what breaks underneath is raised. Stop reasons come from the closed
@@ -30,6 +30,7 @@ from workers.agent.renderers import Prompt, Renderer
 from workers.agent.seeds import call_seed
 from workers.agent.tool_calls import ParsedTurn
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
+from workers.agent.world import World, WorldOverran
 from workers.llm.backend import Caps, GenRequest, GenResult, LogprobsMode, Model
 from workers.llm.ratio import ratio_bias
 from workers.tools.base import ToolOverran, ToolResult, ToolSet
@@ -98,6 +99,7 @@ async def run_agent(
     gate: Gate,
     journal: Journal | None = None,
     before_tool: ToolWatch | None = None,
+    world: World | None = None,
     active: ActiveTime | None = None,
     settings: AgentSettings | None = None,
 ) -> AgentEnd:
@@ -111,12 +113,13 @@ async def run_agent(
         gate: passed before every model and tool call.
         journal: told each finished turn.
         before_tool: told each tool call before it begins.
+        world: answers the turns that call no tool; None = such a turn ends the trajectory.
         active: the clock of the job's active time; a wrapper that waits for a server stops it meanwhile.
 
     Raises:
         InvalidRequest: this sampling at this server, or at the one that a call went to later, would bias the trainer's ratio.
         ModelError: the server gave no answer to be believed, tries exhausted.
-        Exception: whatever the gate, a tool or the journal raised.
+        Exception: whatever the gate, a tool, the world or the journal raised.
     """
     settings = settings or AgentSettings()
     caps = await backend.probe()
@@ -131,6 +134,7 @@ async def run_agent(
         gate=gate,
         journal=journal,
         before_tool=before_tool,
+        world=world,
         active=active or ActiveTime(job.template.limits.run_active_s),
         settings=settings,
     )
@@ -160,6 +164,7 @@ class _AgentLoop:
     gate: Gate
     journal: Journal | None
     before_tool: ToolWatch | None
+    world: World | None
     active: ActiveTime
     settings: AgentSettings
     stuck: StuckDetector = field(default_factory=StuckDetector)
@@ -183,6 +188,8 @@ class _AgentLoop:
                 replies, end = await self._use_tools(spoken.parsed)
             elif spoken.was_cut:
                 replies, end = [ChatMessage(role="user", content=self.settings.cut_off_text)], None
+            elif self.world is not None:
+                replies, end = await self._move(self.world, answer)
             else:
                 return await self._end(StopReason.FINISHED, answer)
             self.turns += 1
@@ -390,6 +397,24 @@ class _AgentLoop:
         self.recorder.end_turn(tools_s=time.monotonic() - started, tool_calls=len(parsed.items), tool_errors=errors)
         return replies, end
 
+    async def _move(self, world: World, said: str) -> tuple[list[ChatMessage], AgentEnd | None]:
+        """What the world says to a turn, as the next user message."""
+        await self._pass_gate()
+        started = time.monotonic()
+        limits = self.job.template.limits
+        timeout_s = max(0.0, min(limits.tool_timeout_s, self.active.left_s))
+        try:
+            async with asyncio.timeout(timeout_s + self.settings.tool_grace_s) as guard:
+                found = await world.answer(said, timeout_s=timeout_s)
+        except TimeoutError as error:
+            if guard.expired():
+                raise WorldOverran(timeout_s + self.settings.tool_grace_s) from error
+            raise
+        self.recorder.end_turn(tools_s=time.monotonic() - started, tool_calls=0, tool_errors=0)
+        text = cut_observation(self.renderer.tokenizer, found.text, limits.max_observation_tokens)
+        end = AgentEnd(stop=StopReason.FINISHED, answer=said) if found.ends else None
+        return [ChatMessage(role="user", content=text)], end
+
     async def _answer(self, item: ToolCall | CallError) -> tuple[str, bool, ToolResult | None]:
         """What the model is told, whether the call was at fault, and the tool's result if it was run."""
         limits = self.job.template.limits
@@ -421,5 +446,7 @@ def _with_budget(sampling: Sampling, max_tokens: int) -> Sampling:
 
 
 def _signature(parsed: ParsedTurn, replies: Sequence[ChatMessage]) -> str:
-    """A turn as the stuck detector sees it: what was called and what came of it."""
-    return repr([(item, reply.content) for item, reply in zip(parsed.items, replies, strict=False)] or parsed.content)
+    """A turn as the stuck detector sees it: what was called or said, and what came of it."""
+    if parsed.items:
+        return repr([(item, reply.content) for item, reply in zip(parsed.items, replies, strict=False)])
+    return repr((parsed.content, [reply.content for reply in replies]))

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 
 from pipeline.failpoints import failpoint
 from pipeline.messages import ChatMessage, JobSpec, Json, Trajectory
-from workers.agent import AgentEnd, AgentSettings, Renderer, RetryPolicy, ServersSeen, TrajectoryRecorder, renderer_for, run_agent
+from workers.agent import AgentEnd, AgentSettings, Renderer, RetryPolicy, ServersSeen, TrajectoryRecorder, World, renderer_for, run_agent
 from workers.handlers.base import RunContext, TaskHandler
 from workers.sandbox.base import Sandbox
 from workers.tools import Tool, ToolSet, tools_called
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What a dialogue begins with, and what answers the turns that call no tool."""
+
+    messages: Sequence[ChatMessage]
+    world: World | None = None
+    """None = a turn without a call ends the trajectory."""
+    record: Callable[[], Json] = dict
+    """Asked when the loop has ended, for `trajectory.extra`: what EVAL needs of the world."""
 
 
 class AgentHandler(TaskHandler):
@@ -30,6 +42,12 @@ class AgentHandler(TaskHandler):
     def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
         """What the model may call, made anew for each trajectory. Default: the built-in tools of `tool_names`."""
         return tools_called(self.tool_names, sandbox)
+
+    @asynccontextmanager
+    async def scene(self, context: RunContext, sandbox: Sandbox | None) -> AsyncIterator[Scene]:
+        """How the dialogue begins and what answers it, for a task whose first message is made when RUN begins; left when RUN ends,
+        however it does. Default: `messages`, and no world."""
+        yield Scene(messages=self.messages(context.spec))
 
     async def collect(self, context: RunContext, sandbox: Sandbox, end: AgentEnd) -> Json:
         """What EVAL will need of the sandbox, for `trajectory.extra`: asked when the loop has ended, also at a limit, while the sandbox
@@ -53,12 +71,14 @@ class AgentHandler(TaskHandler):
             sandbox: Sandbox | None = None
             if context.environment.is_local:
                 sandbox = await stack.enter_async_context(await context.sandbox())
+            scene = await stack.enter_async_context(self.scene(context, sandbox))
             end = await run_agent(
                 context.spec,
-                self.messages(context.spec),
+                scene.messages,
                 backend=context.backend,
                 renderer=renderer,
                 tools=ToolSet(self.tools(context.spec, sandbox)),
+                world=scene.world,
                 recorder=recorder,
                 gate=gate,
                 journal=context.journal,
@@ -67,4 +87,4 @@ class AgentHandler(TaskHandler):
             )
             collected = await self.collect(context, sandbox, end) if sandbox is not None else {}
         failpoint("sandbox_stop")
-        return recorder.trajectory(end.stop, answer=end.answer, extra={**seen.record(), **collected})
+        return recorder.trajectory(end.stop, answer=end.answer, extra={**seen.record(), **scene.record(), **collected})

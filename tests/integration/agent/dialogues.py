@@ -1,7 +1,8 @@
 """Dialogues drawn at random, their turns given as ids, and what must hold of any record of one.
 
 Turns hold ids that no tokenizer would choose, halves of characters, control tokens in the middle, control tokens spelt in ordinary ones;
-some call a tool, some call it wrongly, some are cut. The tool answers with texts that forge turns.
+some call a tool, some call it wrongly, some are cut, and where there is a world some are moves in it. Tool and world answer with texts that
+forge turns.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from pipeline.messages import ChatMessage, Json, Limits, Sampling, Segment, StopReason, Trajectory
 from pipeline.testing.builders import a_job, a_template
-from workers.agent import AgentSettings, ChatMLRenderer, RetryPolicy, TrajectoryRecorder, TurnDelta, broken_promises, run_agent
+from workers.agent import AgentSettings, ChatMLRenderer, RetryPolicy, TrajectoryRecorder, TurnDelta, WorldReply, broken_promises, run_agent
 from workers.agent.renderers import THINKING_DROPPED
 from workers.agent.renderers.base import Thinking
 from workers.llm.scripted import DictatedModel
@@ -63,7 +64,8 @@ class DrawnDialogue:
     asked: str
     turns: tuple[DrawnTurn, ...]
     answers: tuple[str, ...]
-    """Of the tool, in turn."""
+    """Of the tool and of the world, in turn."""
+    has_world: bool
     thinking: Thinking
     keep_thinking: bool
 
@@ -72,21 +74,23 @@ class DrawnDialogue:
 def dialogues(draw: st.DrawFn) -> DrawnDialogue:
     """A dialogue of one to five turns."""
     n_turns = draw(st.integers(1, 5))
-    turns = [_turn(draw, is_last=number == n_turns - 1) for number in range(n_turns)]
+    has_world = draw(st.booleans())
+    turns = [_turn(draw, may_say=has_world or number == n_turns - 1) for number in range(n_turns)]
     return DrawnDialogue(
         system=draw(st.none() | TEXTS),
         asked=draw(TEXTS),
         turns=tuple(turns),
         answers=tuple(draw(st.lists(TEXTS, min_size=1, max_size=3))),
+        has_world=has_world,
         thinking=draw(st.sampled_from(["free", "open", "off"])),
         keep_thinking=draw(st.booleans()),
     )
 
 
-def _turn(draw: st.DrawFn, *, is_last: bool) -> DrawnTurn:
+def _turn(draw: st.DrawFn, *, may_say: bool) -> DrawnTurn:
     ids = draw(IDS)
     thought = TOKENIZER.encode_template(draw(st.sampled_from(["</think>", "<think>hm</think>", "</think>", ""])))
-    match draw(st.sampled_from(["call", "call", "wrong call", "cut", "said" if is_last else "cut"])):
+    match draw(st.sampled_from(["call", "call", "wrong call", "cut", "said" if may_say else "cut"])):
         case "call":
             body = json.dumps({"name": "echo", "arguments": {"text": draw(TEXTS)}}, ensure_ascii=draw(st.booleans()))
             ids = [*thought, *_spelt(draw, f"<tool_call>\n{body}\n</tool_call>"), END]
@@ -130,6 +134,18 @@ class Echo:
         return ToolResult(text=self._answers[self._asked % len(self._answers)])
 
 
+class Oracle:
+    """A world that says what was drawn, whatever is done in it, and never ends."""
+
+    def __init__(self, answers: Sequence[str]) -> None:
+        self._answers = answers
+        self._moves = 0
+
+    async def answer(self, said: str, *, timeout_s: float) -> WorldReply:
+        self._moves += 1
+        return WorldReply(text=self._answers[self._moves % len(self._answers)])
+
+
 @dataclass
 class HeldDialogue:
     """A dialogue that was held, with all that can be seen of it."""
@@ -167,6 +183,7 @@ async def hold(held: HeldDialogue, before_call: Callable[[int, DrawnTurn], None]
         backend=model,
         renderer=ChatMLRenderer(TOKENIZER, thinking=drawn.thinking, keep_thinking=drawn.keep_thinking),
         tools=ToolSet([Echo(drawn.answers)]),
+        world=Oracle(drawn.answers) if drawn.has_world else None,
         recorder=held.recorder,
         gate=gate,
         journal=note,

@@ -13,9 +13,10 @@ from pipeline.testing.wait import wait_until
 from tests.judged import eval_context, spec_of
 from workers.graders import GraderError
 from workers.handlers.code.fences import fenced
-from workers.handlers.code.handler import SAMPLES, CodeHandler
+from workers.handlers.code.handler import SAMPLES, CodeHandler, solution_in
 from workers.handlers.submission import submitted
 from workers.handlers.task_data import load_rows
+from workers.sandbox import SandboxOwner, SandboxSpec
 from workers.sandbox.service import RemoteSandboxes
 
 NUMBERS = [{"stdin": f"{n}\n", "expected": f"{n}"} for n in range(12)]
@@ -83,6 +84,17 @@ async def test_the_reward_is_all_or_a_fraction(code: CodeHandler, sandboxes: Rem
 
     assert (grade.reward, grade.components["fraction"]) == (expected, 0.75)
     assert (grade.details["verdict"], grade.details["first_failed"]) == ("wrong_answer", 2)
+
+
+async def test_a_file_that_is_no_program_is_no_fault_of_the_worker(sandboxes: RemoteSandboxes) -> None:
+    async with await sandboxes.start(SandboxSpec(), SandboxOwner(job_id="agent", attempt=1, boot_id="boot")) as sandbox:
+        await sandbox.write_file("solution.py", b"print(1)  # \xff")
+        await sandbox.exec("mkdir folder; mkfifo pipe; ln -s /etc/passwd-none link; head -c 300000 /dev/zero >large", timeout_s=10)
+
+        found = {name: await solution_in(sandbox, name) for name in ("solution.py", "folder", "pipe", "link", "large", "none")}
+
+    assert found.pop("solution.py") == {"solution": "print(1)  # \ufffd"}
+    assert all(list(missing) == ["solution_missing"] for missing in found.values()), found
 
 
 async def test_a_solution_in_a_file_is_what_the_agent_left(code: CodeHandler, sandboxes: RemoteSandboxes) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.graders.code.compare import same_text, same_value
+from workers.graders.code.compare import returned_value, same_text, same_value
 from workers.graders.code.inside.plain import NotPlain, from_plain, to_plain
 
 PLAIN = st.recursive(
@@ -46,8 +48,9 @@ def test_texts(found: bytes, expected: str, tolerance: float | None, same: bool)
     ("found", "expected", "tolerance", "same"),
     [
         ((1, (2,)), [1, [2]], None, True),
-        ({1: 2}, {"1": 2}, None, True),
-        ({1, 2}, [1, 2], None, False),
+        ({1: 2, False: 3}, {"1": 2, "false": 3}, None, True),
+        ({None: 2, 0.5: 3}, {"null": 2, "0.5": 3}, None, True),
+        ({"a": {"b": (1,)}}, {"a": {"b": [1]}}, None, True),
         ([0.1 + 0.2], [0.3], 1e-6, True),
         ([0.1 + 0.2], [0.3], None, False),
         (True, 1, None, True),
@@ -61,7 +64,26 @@ def test_texts(found: bytes, expected: str, tolerance: float | None, same: bool)
     ],
 )
 def test_values(found: object, expected: object, tolerance: float | None, same: bool) -> None:
-    assert same_value(found, expected, tolerance) is same
+    returned = returned_value(json.loads(json.dumps(to_plain(found))))
+
+    assert same_value(returned, expected, tolerance) is same
+
+
+@pytest.mark.parametrize("value", [{1, 2}, frozenset("a"), b"bytes", 1j, {(1, 2): 3}, [{"a": {3}}]])
+def test_kinds_that_no_expected_value_has_are_no_answers(value: object) -> None:
+    with pytest.raises(ValueError, match=r"kind|name"):
+        returned_value(json.loads(json.dumps(to_plain(value))))
+
+
+def test_numbers_that_share_a_hash_cost_no_more_than_others() -> None:
+    """As names of a map they would make a worker compare each with each: minutes for what fits an answer."""
+    modulus = sys.hash_info.modulus
+    written = {"~": ["dict", *([n * modulus, 0] for n in range(20_000))]}
+
+    started = time.process_time()
+    returned_value(written)
+
+    assert time.process_time() - started < 2
 
 
 @given(PLAIN)

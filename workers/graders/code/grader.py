@@ -6,10 +6,12 @@ the worker: a program that forges its output has to know the answer.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from workers.graders.code.asserts import judge_apart
 from workers.graders.code.inside.plain import to_plain
@@ -19,6 +21,8 @@ from workers.graders.code.runs import CleanSandbox, Ran, Run, verdict_without
 from workers.graders.code.verdicts import CodeVerdict, TestVerdict, Verdict, no_tests
 from workers.sandbox.base import Sandbox
 
+INLINE_BYTES = 64 * 1024
+"""Output up to which it is compared in the event loop."""
 MOST_AT_ONCE = 4
 """Tests of one program side by side; a node grades other programs meanwhile."""
 
@@ -68,7 +72,7 @@ async def grade_program(
             # the first one alone: a program that is none, or fails, is known by it
             now = _beginning(tests.tests[len(found) : len(found) + (at_once if found else 1)])
             ran = await sandbox.run_round([_run(source, test, tests) for test in now])
-            found += [_verdict(one, test, tests) for one, test in zip(ran, now, strict=True)]
+            found += [await _verdict(one, test, tests) for one, test in zip(ran, now, strict=True)]
         return CodeVerdict(tests=tuple(found), seconds=time.monotonic() - started, sandboxes=sandbox.made)
 
 
@@ -99,5 +103,8 @@ def _run(source: bytes, test: StdioTest | CallTest, tests: CodeTests) -> Run:
     return Run(kind="call", program=source, given=given, entry=tests.entry, limits=tests.limits)
 
 
-def _verdict(ran: Ran, test: StdioTest | CallTest, tests: CodeTests) -> TestVerdict:
-    return verdict_of(ran.report, test, tests, ran.notices) if ran.report is not None else verdict_without(ran)
+async def _verdict(ran: Ran, test: StdioTest | CallTest, tests: CodeTests) -> TestVerdict:
+    if ran.report is None:
+        return verdict_without(ran)
+    judge = partial(verdict_of, ran.report, test, tests, ran.notices)
+    return judge() if len(ran.report.out) + len(ran.report.result) < INLINE_BYTES else await asyncio.to_thread(judge)

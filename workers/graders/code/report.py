@@ -10,8 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from workers.graders.code.compare import same_text, same_value
-from workers.graders.code.inside.plain import from_plain
+from workers.graders.code.compare import returned_value, same_text, same_value
 from workers.graders.code.problem import CallTest, CodeTests, RunLimits, StdioTest
 from workers.graders.code.verdicts import TestVerdict, Verdict
 
@@ -130,9 +129,9 @@ def _judged(report: Report, test: StdioTest | CallTest, tests: CodeTests) -> tup
         answer = json.loads(report.result)
         if "not_plain" in answer:
             return Verdict.WRONG_ANSWER, f"the function returned {str(answer['not_plain'])[:200]}"
-        value = from_plain(answer["value"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return Verdict.WRONG_ANSWER, "what the function returned cannot be read"
+        value = returned_value(answer["value"])
+    except (ValueError, KeyError, TypeError, RecursionError) as refused:
+        return Verdict.WRONG_ANSWER, f"the function returned what is no answer: {str(refused)[:200]}"
     same = any(same_value(value, accepted, tests.float_tol) for accepted in test.accepted)
     return (Verdict.ACCEPTED, "") if same else (Verdict.WRONG_ANSWER, "the function returned another value")
 

@@ -69,6 +69,8 @@ class Ran:
     why: str
     """For people, when there is no report."""
     timed_out: bool = False
+    gone: bool = False
+    """The sandbox ended: when it does so twice, the program ended it."""
 
 
 class CleanSandbox:
@@ -104,9 +106,9 @@ class CleanSandbox:
         if len(runs) > 1:
             for number, one in enumerate(ran):
                 if one is None or one.report is None:
-                    ran[number] = (await self._round([runs[number]]))[0]
-        elif ran[0] is None:
-            ran = await self._round(runs)  # a sandbox that was taken away, a runner that did not come up: once more
+                    ran[number] = (await self.run_round([runs[number]]))[0]
+        elif ran[0] is None or ran[0].gone:
+            ran = await self._round(runs)
         done = [one for one in ran if one is not None]
         if len(done) != len(runs):
             raise GraderError("a program's runner did not begin, twice", grader=GRADER)
@@ -167,7 +169,7 @@ class CleanSandbox:
         except SandboxTaken:
             raise
         except SandboxGone as gone:
-            return Ran(report=None, notices=(), why=f"the sandbox ended: {gone.why}")
+            return Ran(report=None, notices=(), why=f"the sandbox ended: {gone.why}", gone=True)
         except ExecTimeout as stuck:
             return Ran(report=None, notices=(), why=str(stuck), timed_out=True)
         return _ran(result)

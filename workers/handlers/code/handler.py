@@ -85,13 +85,7 @@ class CodeHandler(AgentHandler):
 
     async def collect(self, context: RunContext, sandbox: Sandbox, end: AgentEnd) -> Json:
         path = _options(context.spec).solution_file
-        if not path:
-            return {}
-        try:
-            content = await sandbox.read_file(path, max_bytes=MAX_PROGRAM_BYTES)
-        except SandboxFileError as missing:
-            return {f"{SOLUTION}_missing": str(missing)}
-        return {SOLUTION: content.decode("utf-8", "replace")}
+        return await solution_in(sandbox, path) if path else {}
 
     async def evaluate(self, context: EvalContext) -> Grade:
         options, problem = _options(context.spec), _problem(context.spec)
@@ -118,6 +112,15 @@ class CodeHandler(AgentHandler):
     def gold(self, spec: JobSpec) -> Trajectory | None:
         solutions = _problem(spec).solutions
         return submitted(fenced(solutions[0]), {SOLUTION: solutions[0]}) if solutions else None
+
+
+async def solution_in(sandbox: Sandbox, path: str) -> Json:
+    """The program that an agent left in a file, as `trajectory.extra` keeps it; why there is none, when there is none."""
+    try:
+        content = await sandbox.read_file(path, max_bytes=MAX_PROGRAM_BYTES)
+    except SandboxFileError as missing:
+        return {f"{SOLUTION}_missing": str(missing)}
+    return {SOLUTION: content.decode("utf-8", "replace")}
 
 
 async def _graded(context: EvalContext, program: str, problem: Problem, options: CodeOptions) -> CodeVerdict:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 CANDIDATE = "candidate"
 """What tests may call the function under test."""
 SEED = 20_261
+NOT_RAISED = (UnicodeError, StopIteration, StopAsyncIteration)
+"""The first needs more than a text; the others would end a loop of the tests as if it were done."""
 MOST_ASKED = 20_000
 TOLD_CHARS = 500
 
@@ -78,7 +80,7 @@ class Asked:
         if "raised" in answer:
             name, text = answer["raised"]
             kind = getattr(builtins, name, None)
-            if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, UnicodeError):
+            if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, NOT_RAISED):
                 raise kind(text)
             raise TestedRaisedError(f"{name}: {text}")
         return Stand(self, request, True)

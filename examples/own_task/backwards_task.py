@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.errors import InvalidRequest
-from pipeline.messages import ChatMessage, Grade, JobSpec
+from pipeline.messages import ChatMessage, Grade, JobSpec, Trajectory
 from workers.handlers import EvalContext, StageContext
 from workers.handlers.agent_handler import AgentHandler
+from workers.handlers.submission import submitted
 from workers.sandbox.base import Sandbox
 from workers.sandbox.spec import Isolation, SandboxSpec
 
@@ -23,6 +24,7 @@ class BackwardsHandler(AgentHandler):
     """One object serves many jobs at once, so it keeps nothing of a job."""
 
     name = "backwards"
+    about = "A word to be spelt backwards."
     tool_names = ("python",)
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec:
@@ -35,6 +37,9 @@ class BackwardsHandler(AgentHandler):
     def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:
         question = f"Spell the word {word_of(spec)!r} backwards."
         return (ChatMessage(role="system", content=SYSTEM), ChatMessage(role="user", content=question))
+
+    def gold(self, spec: JobSpec) -> Trajectory:
+        return submitted(f"\\boxed{{{word_of(spec)[::-1]}}}")  # what must score 1: `rollstream task preflight` asks for it
 
     async def evaluate(self, context: EvalContext) -> Grade:
         wanted, found = word_of(context.spec)[::-1], boxed(context.trajectory.answer)

@@ -24,7 +24,7 @@ def task_lines(tasks: Sequence[ListedTask], here: SandboxesHere | None) -> Itera
         if task.about:
             yield f"    {visible_line(task.about)}"
         yield f"    rows: {', '.join(task.layouts) or 'as the task reads them'} · {task.samples:,} samples"
-        yield f"    sandbox: {sandbox_words(task.sandbox, here)}"
+        yield f"    sandbox: {sandbox_words(task.sandbox, here) if task.samples else 'as the row says'}"
     if here is not None and not here.backend:
         yield visible(here.why)
 

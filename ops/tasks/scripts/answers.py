@@ -12,6 +12,7 @@ from workers.llm.scripted.acts import Script
 from workers.llm.scripted.speech import altered
 
 BOX = re.compile(r"\\boxed\{(.*)\}", re.DOTALL)
+TAGS = re.compile(r"<answer>(.*)</answer>", re.DOTALL)
 CHOICE = re.compile(r"[A-Z]")
 
 
@@ -22,7 +23,7 @@ def answered(spec: JobSpec, gold: Trajectory) -> tuple[Script, Sequence[Script]]
 
 def spoilt(answer: str, rng: random.Random) -> str:
     """An answer that looks like another and is not: another choice, another number, another word."""
-    box = BOX.search(answer)
+    box = BOX.search(answer) or TAGS.search(answer)
     if box is None:
         return altered(answer, rng)
     inner = box[1]

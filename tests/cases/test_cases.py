@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
+from tests.cases.areas.swe import WITHOUT_SANDBOX
 from tests.cases.case import Case, read_cases
 from tests.cases.runner import run_one
 
@@ -22,6 +23,8 @@ FILES = (
     ("tokens", HERE / "data" / "tokens_own.jsonl"),
     ("toolcalls", HERE / "data" / "toolcalls.jsonl"),
     ("toolcalls", HERE / "data" / "toolcalls_own.jsonl"),
+    ("swe", HERE / "data" / "swe.jsonl"),
+    ("swe", HERE / "data" / "swe_own.jsonl"),
 )
 SLOW = {
     *(f"redis-{number:03}" for number in (17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39)),
@@ -40,6 +43,8 @@ def is_slow(area: str, case: Case) -> bool:
 def params() -> Iterator[ParameterSet]:
     for area, path in FILES:
         for case in read_cases(path):
+            if area == "swe" and case.input["kind"] not in WITHOUT_SANDBOX:
+                continue
             yield pytest.param(area, case, id=case.id, marks=pytest.mark.slow if is_slow(area, case) else ())
 
 

@@ -10,7 +10,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.cases.case import Case, read_cases
-from tests.cases.runner import run_one
+from tests.cases.runner import run_cases, run_one
 from tests.contract.sandbox.kinds import LOCAL_KINDS, usable
 
 DATA = Path(__file__).parent / "data"
@@ -45,3 +45,29 @@ async def test_case(area: str, case: Case) -> None:
     usable(case.input["sandbox"])
 
     assert [str(difference) for difference in await run_one(area, case)] == []
+
+
+SWE_RUNS = (("swe.jsonl", "process"), ("swe.jsonl", "bubblewrap"), ("swe_own.jsonl", "process"))
+"""Patches are git's work and the same behind walls, where users, folders for scratch and limits differ: one file shows that."""
+SWE_TOGETHER = 10
+"""Cases that share a sandbox, each in a folder of its own: starting one takes longer than most of them."""
+
+
+def swe_params() -> Iterator[ParameterSet]:
+    for name, sandbox in SWE_RUNS:
+        for kind in ("apply_patch", "extract_patch", "history"):
+            cases = [
+                replace(case, input={**case.input, "sandbox": sandbox}) for case in read_cases(DATA / name) if case.input["kind"] == kind
+            ]
+            for start in range(0, len(cases), SWE_TOGETHER):
+                some = cases[start : start + SWE_TOGETHER]
+                yield pytest.param(sandbox, some, id=f"{some[0].id}-{sandbox}", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("sandbox", "cases"), list(swe_params()))
+async def test_swe_cases(sandbox: str, cases: list[Case]) -> None:
+    usable(sandbox)
+
+    results = await run_cases("swe", cases)
+
+    assert [result.line() for result in results if not result.passed] == []

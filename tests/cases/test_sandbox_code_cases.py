@@ -1,11 +1,13 @@
 """The case files of programs, one test a case, behind walls. All of them run side by side, once: most of them wait for a limit.
 
-A case that is dangerous runs in a process of its own under limits, as everywhere.
+A case that is dangerous runs in a process of its own under limits, as everywhere. Of our own cases those run whose outcome hangs on the
+sandbox; the rest, which are about comparing, run where `ROLLSTREAM_ALL_CASES` is set: `tests/unit/graders/test_code_compare.py` has the rules.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,12 @@ DATA = Path(__file__).parent / "data"
 FILES = (DATA / "code.jsonl", DATA / "code_own.jsonl", DATA / "code_cheats.jsonl")
 KIND = "bubblewrap"
 SIDE_BY_SIDE = 4
-WITHOUT_WALLS = ("code-001", "code-027", "code-043", "code-045", "code-own-029", "code-own-084")
+OF_THE_SANDBOX = frozenset(
+    f"code-own-{number:03}"
+    for number in (23, 25, 28, 30, 31, 34, 35, 36, 40, 42, 44, 47, 49, *range(52, 58), 61, 68, 71, 75, 79, 80, 86, 89, 92)
+)
+EVERY_VARIABLE = "ROLLSTREAM_ALL_CASES"
+WITHOUT_WALLS = ("code-001", "code-027", "code-045")
 """Run in the backend `process` too: the runner there is the same, and what it finds around it is not."""
 
 Results = Mapping[tuple[str, str], Sequence[str]]
@@ -31,6 +38,8 @@ Results = Mapping[tuple[str, str], Sequence[str]]
 def cases() -> Iterator[Case]:
     for path in FILES:
         for case in read_cases(path):
+            if path.name == "code_own.jsonl" and case.id not in OF_THE_SANDBOX and not os.environ.get(EVERY_VARIABLE):
+                continue
             yield replace(case, input={**case.input, "sandbox": KIND})
             if case.id in WITHOUT_WALLS:
                 yield replace(case, input={**case.input, "sandbox": "process"})

@@ -20,10 +20,15 @@ CaseInSandbox = Callable[[Case, Sandbox], Awaitable[list[Difference]]]
 
 
 @asynccontextmanager
-async def in_each_kind(check_in: CaseInSandbox) -> AsyncIterator[Check]:
-    """A check that runs a case in a new sandbox of each of its kinds; differences say which kind they are of."""
+async def in_each_kind(check_in: CaseInSandbox, *, one_for_all: bool = False) -> AsyncIterator[Check]:
+    """A check that runs a case in a new sandbox of each of its kinds; differences say which kind they are of.
+
+    Args:
+        one_for_all: all cases of a kind get the same sandbox.
+    """
     folder = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # a short path: sockets live below it
     providers: dict[str, SandboxProvider] = {}
+    shared: dict[str, Sandbox] = {}
     try:
         async with AsyncExitStack() as stack:
 
@@ -34,8 +39,13 @@ async def in_each_kind(check_in: CaseInSandbox) -> AsyncIterator[Check]:
                     if name not in providers:
                         providers[name] = await stack.enter_async_context(KINDS[name].open(folder / name))
                     owner = SandboxOwner(job_id=f"case:{secrets.token_hex(4)}", attempt=1, boot_id="cases")
-                    async with await providers[name].start(KINDS[name].spec, owner) as sandbox:
-                        different = await check_in(case, sandbox)
+                    if one_for_all:
+                        if name not in shared:
+                            shared[name] = await stack.enter_async_context(await providers[name].start(KINDS[name].spec, owner))
+                        different = await check_in(case, shared[name])
+                    else:
+                        async with await providers[name].start(KINDS[name].spec, owner) as sandbox:
+                            different = await check_in(case, sandbox)
                     found += [Difference(f"{name}, {one.what}", one.expected, one.found) for one in different]
                 return found
 

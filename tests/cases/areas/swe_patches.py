@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shlex
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,73 +24,93 @@ _KNOWN = {
     "extract_patch": {"patch_contains", "patch_not_contains", "after_apply_to_base", "absent_after_apply", "left_out_contains", "trouble"},
     "history": {"agent_sh", "output_contains", "output_not_contains", "clean"},
 }
-_AUTHOR = "git config user.email a@example.org && git config user.name A"
 _TREE = (
-    "import os, sys, json, base64\n"
+    "import base64, hashlib, json, os, stat\n"
     "found = {}\n"
-    "for top, folders, names in os.walk(sys.argv[1]):\n"
+    "for top, folders, names in os.walk('.'):\n"
     "    folders[:] = [name for name in folders if name != '.git']\n"
     "    for name in [*names, *(name for name in folders if os.path.islink(os.path.join(top, name)))]:\n"
     "        path = os.path.join(top, name)\n"
-    "        is_link = os.path.islink(path)\n"
-    "        data = os.fsencode(os.readlink(path)) if is_link else open(path, 'rb').read()\n"
-    "        shown = os.path.relpath(path, sys.argv[1])\n"
-    "        found[('-> ' if is_link else '') + shown] = base64.b64encode(data).decode()\n"
+    "        kind = os.lstat(path).st_mode\n"
+    "        if name == '.git' or not (stat.S_ISREG(kind) or stat.S_ISLNK(kind)):\n"
+    "            continue\n"
+    "        data = os.fsencode(os.readlink(path)) if stat.S_ISLNK(kind) else open(path, 'rb').read()\n"
+    "        if len(data) > 10000:\n"
+    "            data = hashlib.sha256(data).digest()\n"
+    "        found[('-> ' if stat.S_ISLNK(kind) else '') + os.path.relpath(path)] = base64.b64encode(data).decode()\n"
     "print(json.dumps(found))\n"
 )
-"""Prints all files below a folder, contents in base64; links with an arrow before their name."""
+"""Prints all files below a folder, contents in base64 (of large ones their hash); links with an arrow before their name."""
+
+
+class _Folders:
+    """One folder a case, in a sandbox that all cases of a kind share: these leave nothing that the next would meet."""
+
+    def __init__(self) -> None:
+        self._given: Counter[int] = Counter()
+
+    async def new(self, sandbox: Sandbox) -> str:
+        self._given[id(sandbox)] += 1
+        folder = f"{sandbox.workdir}/case-{self._given[id(sandbox)]}"
+        await sandbox.exec(["mkdir", "-p", folder], timeout_s=10)
+        return folder
 
 
 @asynccontextmanager
 async def area() -> AsyncIterator[Check]:
-    """A sandbox a case."""
-    async with in_each_kind(_check) as check:
-        yield check
+    """A sandbox of each kind for all cases."""
+    folders = _Folders()
+
+    async def check(case: Case, sandbox: Sandbox) -> list[Difference]:
+        kind = case.input["kind"]
+        if unknown := case.expect.keys() - _KNOWN[kind]:
+            raise BadCase(f"unknown expectations: {sorted(unknown)}")
+        return await _CHECKS[kind](case, sandbox, await folders.new(sandbox))
+
+    async with in_each_kind(check, one_for_all=True) as opened:
+        yield opened
 
 
-async def _check(case: Case, sandbox: Sandbox) -> list[Difference]:
-    kind = case.input["kind"]
-    if unknown := case.expect.keys() - _KNOWN[kind]:
-        raise BadCase(f"unknown expectations: {sorted(unknown)}")
-    return await {"apply_patch": _apply, "extract_patch": _extract, "history": _history}[kind](case, sandbox)
+_IDENTITY = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "A"), ("EMAIL", "a@example.org"))}
 
 
 async def _run(sandbox: Sandbox, script: str, cwd: str) -> str:
-    """What a script of a case prints; one that fails makes a bad case."""
-    await sandbox.exec(["mkdir", "-p", cwd], timeout_s=10)
-    result = await sandbox.exec(script, cwd=cwd, timeout_s=SCRIPT_LIMIT_S, max_output_bytes=4 << 20)
+    """What a script of a case prints; one that does not end makes a bad case."""
+    result = await sandbox.exec(script, cwd=cwd, env=_IDENTITY, timeout_s=SCRIPT_LIMIT_S, max_output_bytes=4 << 20)
     if result.timed_out:
         raise BadCase(f"the script takes longer than {SCRIPT_LIMIT_S:g} s: {script}")
     return result.stdout_text
 
 
-async def _commit_all(sandbox: Sandbox, repo: str) -> None:
-    await _run(sandbox, f"git init -q . && {_AUTHOR} && git add -A -f . && git commit -q --allow-empty -m base", repo)
+async def _files(sandbox: Sandbox, folder: str, *, after: str = "") -> dict[str, bytes]:
+    """The files below a folder, once a script has run in there."""
+    said = await _run(sandbox, f"{after}\npython3 -I -S -c {shlex.quote(_TREE)}", folder)
+    return {name: base64.b64decode(data) for name, data in json.loads(said.rstrip().rpartition("\n")[2]).items()}
 
 
-async def _files(sandbox: Sandbox, folder: str) -> dict[str, bytes]:
-    import base64
-
-    found = json.loads(await _run(sandbox, f"python3 -c {shlex.quote(_TREE)} .", folder))
-    return {name: base64.b64decode(data) for name, data in found.items()}
+def _below(files: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
+    """Those of a folder, by their path in it."""
+    found = {}
+    for name, data in files.items():
+        arrow, path = ("-> ", name[3:]) if name.startswith("-> ") else ("", name)
+        if path.startswith(folder + "/"):
+            found[arrow + path.removeprefix(folder + "/")] = data
+    return found
 
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-async def _apply(case: Case, sandbox: Sandbox) -> list[Difference]:
+async def _apply(case: Case, sandbox: Sandbox, home: str) -> list[Difference]:
     expect = case.expect
-    repo = f"{sandbox.workdir}/outer/repo"
-    await sandbox.exec(["mkdir", "-p", repo], timeout_s=10)
+    repo = f"{home}/repo"
     for name, content in case.input["files"].items():
         await sandbox.write_file(f"{repo}/{name}", _bytes(content))
-    if setup := case.input.get("setup_sh"):
-        await _run(sandbox, setup, repo)
-    await _commit_all(sandbox, repo)
-    if dirty := case.input.get("dirty_sh"):
-        await _run(sandbox, dirty, repo)
-    before, around = await _files(sandbox, repo), await _files(sandbox, f"{sandbox.workdir}/outer")
+    commit = "git init -q . && git add -A -f . && git commit -q --allow-empty -m base"
+    script = "\n".join(["cd repo", case.input.get("setup_sh", ""), commit, case.input.get("dirty_sh", ""), "cd .."])
+    around = await _files(sandbox, home, after=script)
+    before = _below(around, "repo")
 
     applied = await apply_patch(sandbox, repo, _bytes(text_of(case.input, "patch")))
 
@@ -104,7 +126,8 @@ async def _apply(case: Case, sandbox: Sandbox) -> list[Difference]:
             found.append(Difference(field, expect[field], getattr(applied, field)))
     if expect.get("resolved") is False and applied.applies:
         found.append(Difference("resolved", False, "a patch that applies"))
-    after = await _files(sandbox, repo)
+    around_after = await _files(sandbox, home)
+    after = _below(around_after, "repo")
     wanted: list[Mapping[str, str]] = expect.get("files_any_of", [expect["files"]] if "files" in expect else [])
     if wanted and not any(all(after.get(name) == _bytes(content) for name, content in one.items()) for one in wanted):
         found.append(Difference("files", wanted, {name: content.decode(errors="replace") for name, content in after.items()}))
@@ -113,19 +136,17 @@ async def _apply(case: Case, sandbox: Sandbox) -> list[Difference]:
             found.append(Difference(f"file {name}", "none", after[name].decode(errors="replace")))
     if not applied.applies and after != before:
         found.append(Difference("files of a patch that does not apply", "as they were", sorted(after.keys() ^ before.keys()) or "changed"))
-    changed_around = {name for name, data in (await _files(sandbox, f"{sandbox.workdir}/outer")).items() if around.get(name) != data}
-    if outside := sorted(name for name in changed_around if not name.removeprefix("-> ").startswith("repo/")):
+    changed = {name.removeprefix("-> ") for name in around.keys() | around_after.keys() if around.get(name) != around_after.get(name)}
+    if outside := sorted(name for name in changed if not name.startswith("repo/")):
         found.append(Difference("written outside", [], outside))
     return found
 
 
-async def _extract(case: Case, sandbox: Sandbox) -> list[Difference]:
+async def _extract(case: Case, sandbox: Sandbox, home: str) -> list[Difference]:
     expect = case.expect
-    work, fresh = f"{sandbox.workdir}/work", f"{sandbox.workdir}/fresh"
-    await _run(sandbox, case.input["setup_sh"], work)
-    base = (await _run(sandbox, "git rev-parse HEAD", work)).strip()
-    await _run(sandbox, f"cp -a {shlex.quote(work)} {shlex.quote(fresh)}", sandbox.workdir)
-    await _run(sandbox, case.input["agent_sh"], work)
+    work, fresh = f"{home}/work", f"{home}/fresh"
+    setup = f"mkdir work && cd work && {{ {case.input['setup_sh']}\n}} >&2; git -C {work} rev-parse HEAD; cp -a {work} {fresh}"
+    base = (await _run(sandbox, f"{setup}\ncd {work}; {{ {case.input['agent_sh']}\n}} >&2", home)).strip()
 
     patch = await extract_patch(sandbox, work, base)
 
@@ -144,14 +165,15 @@ async def _extract(case: Case, sandbox: Sandbox) -> list[Difference]:
         applied = await apply_patch(sandbox, fresh, patch.diff)
         if not applied.applies:
             found.append(Difference("applies to the base commit", True, f"{applied.reason}: {applied.detail}"))
-        after = await _files(sandbox, fresh)
+        everything = await _files(sandbox, home)
+        after = _below(everything, "fresh")
         found += [
             Difference(f"file {name}", content, after.get(name))
             for name, content in expect["after_apply_to_base"].items()
             if after.get(name) != _bytes(content)
         ]
         found += [Difference(f"file {name}", "none", after[name]) for name in expect.get("absent_after_apply", ()) if name in after]
-        found += _other_differences(await _files(sandbox, work), after, expect)
+        found += _other_differences(_below(everything, "work"), after, expect)
     return found
 
 
@@ -166,11 +188,11 @@ def _other_differences(work: Mapping[str, bytes], after: Mapping[str, bytes], ex
     ]
 
 
-async def _history(case: Case, sandbox: Sandbox) -> list[Difference]:
+async def _history(case: Case, sandbox: Sandbox, home: str) -> list[Difference]:
     expect = case.expect
-    repo = f"{sandbox.workdir}/repo"
-    await _run(sandbox, case.input["setup_sh"], repo)
-    base = (await _run(sandbox, case.input.get("base_sh", "git rev-parse HEAD"), repo)).strip()
+    repo = f"{home}/repo"
+    setup = f"mkdir repo && cd repo && {{ {case.input['setup_sh']}\n}} >&2; {case.input.get('base_sh', 'git rev-parse HEAD')}"
+    base = (await _run(sandbox, setup, home)).strip()
 
     await hide_future(sandbox, repo, base)
 
@@ -181,3 +203,6 @@ async def _history(case: Case, sandbox: Sandbox) -> list[Difference]:
     if faults.strip() and expect.get("clean", True):
         found.append(Difference("what is wrong with the repository afterwards", "", faults))
     return found
+
+
+_CHECKS = {"apply_patch": _apply, "extract_patch": _extract, "history": _history}

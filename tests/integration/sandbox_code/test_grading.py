@@ -39,7 +39,7 @@ async def test_every_sample_scores_with_its_solution_only(code: CodeHandler, san
     slots = asyncio.Semaphore(SIDE_BY_SIDE)
 
     async def rewards(row: Mapping[str, object]) -> tuple[object, float, float]:
-        spec = walled(row, {"max_tests": 3})
+        spec = walled(row, {"max_tests": 2})
         gold = code.gold(spec)
         assert gold is not None
         async with slots:

@@ -12,6 +12,8 @@ MIB = 1024**2
 BESIDE_BYTES = 192 * MIB
 """For what runs a test beside the program, and for the program's files in memory."""
 BESIDE_PROCESSES = 16
+NICE = 1
+"""Still behind the worker. A program that waits long for a core cannot be judged and is run again, which costs more than it waited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,4 +96,5 @@ def sandbox_limits(limits: RunLimits, at_once: int) -> SandboxLimits:
         processes=at_once * (limits.processes + BESIDE_PROCESSES) + BESIDE_PROCESSES,
         disk_bytes=at_once * 8 * (limits.output_bytes + BESIDE_BYTES),
         files=50_000,
+        nice=NICE,
     )

@@ -1,8 +1,8 @@
 """Applies a patch of unknown origin to a repository in a fresh sandbox.
 
 Invariants
-    - All or nothing: a patch that does not apply leaves every file as it was. The index, the refs and the objects of the repository are
-      left alone in any case; only the work tree changes.
+    - All or nothing: a patch that does not apply leaves every file as it was (but where its time was up, in the midst of it). The index,
+      the refs and the objects of the repository are left alone in any case; only the work tree changes.
     - Nothing is written outside of the repository, into a `.git`, or through a link; no link that leads out is made. This is judged
       here, on the patch as we read it, and what is applied is written anew from that reading (`patch_file.py`): there is no second
       opinion on what a line means.
@@ -136,7 +136,7 @@ class _Applying:
 
     async def run(self, sections: Sequence[FilePatch]) -> Applied:
         whole = write_patch(sections)
-        said = await self._script("first", {"whole.patch": whole, "links": _may_be_no_link(sections)})
+        said = await self._script("first", {"whole.patch": whole, "links": _may_be_no_link(sections), "paths": _paths(sections)})
         if said is None:
             return _timed_out()
         if said[0] == "apply":
@@ -171,7 +171,7 @@ class _Applying:
                 "whole.patch": write_patch(left),
                 "text.patch": write_patch([section for section, binary in zip(left, is_binary, strict=True) if not binary]),
                 "binary.patch": write_patch([section for section, binary in zip(left, is_binary, strict=True) if binary]),
-                "paths": b"".join(path + b"\0" for section in left for path in section.paths),
+                "paths": _paths(left),
             },
         )
         if said is None:
@@ -200,6 +200,11 @@ class _Applying:
 
 def _timed_out() -> Applied:
     return Applied(applies=False, reason="timed_out", detail="applying took longer than it may")
+
+
+def _paths(sections: Sequence[FilePatch]) -> bytes:
+    """All files that are made, changed or deleted, NUL behind each."""
+    return b"".join(path + b"\0" for path in dict.fromkeys(path for section in sections for path in section.paths))
 
 
 def _may_be_no_link(sections: Sequence[FilePatch]) -> bytes:

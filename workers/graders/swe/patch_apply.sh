@@ -1,7 +1,7 @@
 # Applies a patch to a work tree. Arguments: what to do, the repository, then name and size of each part of standard input, one part
 # behind the other. Run by `patch_apply.py`.
 #
-#   first      links (paths, NUL after each), whole.patch   link PATH | apply | no, what git said
+#   first      links, paths (NUL after each), whole.patch   link PATH | apply | no, what git said
 #   sections   1.patch, 1.name, 2.patch, 2.name, ...        a line each: forwards | backwards | no, lines, lines that end in CR
 #   last       paths, whole.patch, text.patch, binary.patch apply | 3way | patch | no, what each said
 #
@@ -32,25 +32,32 @@ else
 fi
 apply() { git apply --whitespace=nowarn "$@"; }
 
+is_file() { [ -L "$1" ] || { [ -e "$1" ] && [ ! -d "$1" ]; }; }
+
 links() {
     while IFS= read -r -d '' path; do
         if [ -L "$path" ]; then printf 'link %q\n' "$path"; exit 0; fi
     done < "$place/links"
 }
 
+# `git apply` looks at everything first, but what it then cannot write (a folder stands there, no room) it leaves half done.
 keep() {
+    mkdir -p "$place/was" && : > "$place/there" || exit 9
     while IFS= read -r -d '' path; do
-        if [ -e "$path" ] || [ -L "$path" ]; then
-            mkdir -p -- "$(dirname -- "$place/was/$path")" && cp -pP -- "$path" "$place/was/$path" || exit 9
-        fi
+        if is_file "$path"; then printf './%s\0' "$path" >> "$place/there"; fi
     done < "$place/paths"
+    [ -s "$place/there" ] || return 0
+    xargs -0 cp -pP --parents -t "$place/was" -- < "$place/there" 2>/dev/null && return 0
+    while IFS= read -r -d '' path; do # without GNU's cp
+        mkdir -p -- "$(dirname -- "$place/was/$path")" && cp -pP -- "$path" "$place/was/$path" || exit 9
+    done < "$place/there"
 }
 
 restore() {
     while IFS= read -r -d '' path; do
-        if [ -e "$place/was/$path" ] || [ -L "$place/was/$path" ]; then
+        if is_file "$place/was/$path"; then
             mkdir -p -- "$(dirname -- "$path")" && rm -f -- "$path" && cp -pP -- "$place/was/$path" "$path" || exit 9
-        elif [ -e "$path" ] || [ -L "$path" ]; then
+        elif is_file "$path"; then
             rm -f -- "$path" || exit 9
             folder=$(dirname -- "$path")
             while [ "$folder" != . ] && rmdir -- "$folder" 2>/dev/null; do folder=$(dirname -- "$folder"); done
@@ -79,7 +86,11 @@ fuzzy() {
 case $what in
 first)
     links
-    if apply "$place/whole.patch" >"$place/said" 2>&1; then echo apply; else echo no; tail -c 2000 "$place/said"; fi
+    keep
+    if apply "$place/whole.patch" >"$place/said" 2>&1; then echo apply; exit 0; fi
+    restore
+    echo no
+    tail -c 2000 "$place/said"
     ;;
 sections)
     for ((i = 1; ; i++)); do
@@ -94,8 +105,9 @@ sections)
     done
     ;;
 last)
-    if apply "$place/whole.patch" >"$place/said" 2>&1; then echo apply; exit 0; fi
     keep
+    if apply "$place/whole.patch" >"$place/said" 2>&1; then echo apply; exit 0; fi
+    restore
     if [ -e .git ] && three_way >"$place/said3" 2>&1; then echo 3way; exit 0; fi
     restore
     if fuzzy >"$place/saidp" 2>&1; then echo patch; exit 0; fi

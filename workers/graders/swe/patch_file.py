@@ -380,7 +380,7 @@ def _file_name(text: bytes, where: int) -> bytes | None:
         if end < 0:
             raise BadPatch(f"line {where}: a name without its closing quote")
         return _unquoted(text[: end + 1])
-    name = text.partition(b"\t")[0].rstrip(b" ") if b"\t" in text else text
+    name = text.partition(b"\t")[0]  # behind a tab stands a time, or nothing where the name has blanks
     return None if name == b"/dev/null" else name
 
 

@@ -13,7 +13,9 @@ from workers.graders.swe.logs import ParsedLog
 ENDS = {"t.py::a": "PASSED", "t.py::b": "PASSED"}
 FINISH = {"exit": 0, "shown": {"passed": 2, "failed": 0, "error": 0}, "verbose": 0}
 SESSION = Session(framework="pytest", ends=ENDS, aliases={}, finish=FINISH)
-HEARD = Heard(log=b"", log_was_cut=False, returncode=0, timed_out=False, took_s=1.0, sessions=(SESSION,))
+SAYS_WELL = b"===== 2 passed in 0.01s =====\n"
+SAYS_BAD = b"===== 1 failed, 1 passed in 0.01s =====\n"
+HEARD = Heard(log=SAYS_WELL, log_was_cut=False, returncode=0, timed_out=False, took_s=1.0, sessions=(SESSION,))
 LOG = ParsedLog(statuses=ENDS, summary={"PASSED": 2})
 
 
@@ -29,8 +31,8 @@ def test_one_story_is_believed() -> None:
     ("heard", "log"),
     [
         (replace(HEARD, returncode=1), LOG),
-        (HEARD, replace(LOG, summary={"PASSED": 1, "FAILED": 1})),
-        (HEARD, replace(LOG, summary=None)),
+        (replace(HEARD, log=SAYS_BAD), LOG),
+        (replace(HEARD, log=b""), LOG),
         (HEARD, replace(LOG, statuses={"t.py::a": "FAILED"})),
         (replace(HEARD, sessions=(replace(SESSION, finish={**FINISH, "shown": {"passed": 1, "failed": 1}}),)), LOG),
         (replace(HEARD, sessions=(replace(SESSION, finish=None),)), LOG),
@@ -54,7 +56,7 @@ def test_a_test_that_the_log_names_failed_has_failed() -> None:
 
 def test_failures_that_all_tell_of_are_no_tampering() -> None:
     session = replace(SESSION, ends={**ENDS, "t.py::b": "FAILED"}, finish={"exit": 1, "shown": {"passed": 1, "failed": 1}, "verbose": 0})
-    heard = replace(HEARD, sessions=(session,), returncode=1)
+    heard = replace(HEARD, sessions=(session,), returncode=1, log=SAYS_BAD)
 
     results = agreed(heard, ParsedLog(statuses=session.ends, summary={"PASSED": 1, "FAILED": 1}))
 
@@ -87,7 +89,8 @@ def test_a_cut_log_is_no_success() -> None:
 def test_an_exit_code_that_may_be_another_programs_says_nothing(command: str) -> None:
     session = replace(SESSION, ends={"t.py::a": "FAILED"}, finish={"exit": 1, "shown": {"failed": 1}, "verbose": 0})
 
-    results = agreed(replace(HEARD, sessions=(session,)), ParsedLog(statuses={"t.py::a": "FAILED"}, summary={"FAILED": 1}), command)
+    heard = replace(HEARD, sessions=(session,), log=SAYS_BAD)
+    results = agreed(heard, ParsedLog(statuses={"t.py::a": "FAILED"}), command)
 
     assert results.trouble == ""
 
@@ -95,13 +98,38 @@ def test_an_exit_code_that_may_be_another_programs_says_nothing(command: str) ->
 def test_a_runner_told_to_be_quiet_has_no_last_line() -> None:
     session = replace(SESSION, finish={**FINISH, "verbose": -2})
 
-    assert agreed(replace(HEARD, sessions=(session,)), replace(LOG, summary=None)).trouble == ""
+    assert agreed(replace(HEARD, sessions=(session,), log=b"..\n")).trouble == ""
 
 
-def test_doubts_of_the_log_are_told_beside_the_verdict() -> None:
-    results = agreed(log=replace(LOG, doubts=("two last lines",)))
+def test_doubts_of_the_log_are_told_of_runs_that_did_not_go_well() -> None:
+    """Tests that run a runner themselves print a second summary, quite honestly."""
+    doubtful = replace(LOG, doubts=("two last lines",))
+    failed = replace(SESSION, ends={"t.py::a": "FAILED"}, finish={"exit": 1, "shown": {"failed": 1}, "verbose": 0})
 
+    assert agreed(log=doubtful).tampering == ()
+    results = agreed(replace(HEARD, sessions=(failed,), returncode=1, log=SAYS_BAD), doubtful)
     assert (results.trouble, results.tampering) == ("", ("two last lines",))
+
+
+def test_what_tests_print_that_run_a_runner_themselves_is_not_its_last_line() -> None:
+    assert agreed(replace(HEARD, log=SAYS_BAD + SAYS_WELL)).trouble == ""
+    assert agreed(replace(HEARD, log=SAYS_WELL + SAYS_BAD)).trouble == "not_trusted"
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        (b"Ran 2 tests in 0.1s\n\nOK\n", ""),
+        (b"Ran 2 tests in 0.1s\n\nOK (skipped=1, expected failures=1)\n", ""),
+        (b"Ran 2 tests in 0.1s\n\nFAILED (unexpected successes=1)\n", ""),
+        (b"Ran 2 tests in 0.1s\n\nFAILED (failures=1, skipped=2)\n", "not_trusted"),
+        (b"Ran 2 tests in 0.1s\n", "not_trusted"),
+    ],
+)
+def test_the_last_line_of_unittest(last: bytes, expected: str) -> None:
+    session = replace(SESSION, framework="unittest", ends={"a": "PASSED", "b": "XPASS"})
+
+    assert agreed(replace(HEARD, sessions=(session,), log=last), ParsedLog(statuses={})).trouble == expected
 
 
 def test_of_several_runs_the_worse_end_of_a_test_counts() -> None:

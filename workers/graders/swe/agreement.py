@@ -21,6 +21,12 @@ from workers.graders.swe.verdict import has_passed
 _HIDES_EXIT_CODE = re.compile(r"\|\||[|;&]\s*\S")
 """The exit code of such a command may be another program's than the runner's."""
 _FAILING = ("FAILED", "ERROR")
+_COLOUR = rb"(?:\x1b\[[0-9;]*m)*"
+_LAST_LINES = {
+    "pytest": re.compile(rb"^" + _COLOUR + rb"(?:=+ )?" + _COLOUR + rb"((?:\d+ |no tests ran)[^\n]{0,300}? in \d+\.\d+s)", re.MULTILINE),
+    "unittest": re.compile(rb"^((?:OK|FAILED|NO TESTS RAN)(?: \([^\n]{0,300}\))?)\r?$", re.MULTILINE),
+}
+_WENT_WRONG = re.compile(r"[1-9]\d* (failed|error)|FAILED \((?!(expected failures|unexpected successes)=\d+\))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +49,6 @@ def agree(heard: Heard, log: ParsedLog | None, *, command: str) -> Results:
         log: what the log says; None when it was cut.
     """
     told = [*heard.tampering, *(why for session in heard.sessions for why in session.tampering)]
-    doubts = list(log.doubts) if log else []
     ends: dict[str, str] = {}
     aliases: dict[str, str] = {}
     for session in heard.sessions:
@@ -57,9 +62,11 @@ def agree(heard: Heard, log: ParsedLog | None, *, command: str) -> Results:
     if unfinished and heard.returncode == 0:
         told.append("exit code 0 of a run that did not come to its end")
     if not told and not unfinished and log is not None:
-        told += _differences(heard, log, command)
+        told += _differences(heard, command)
     if log is not None:
         told += _named_failed(ends, aliases, log)
+    # tests that run a runner themselves make an honest log look strange: doubts are told of a run that something else is wrong with
+    doubts = log.doubts if log and (told or any(_bad(session) for session in heard.sessions)) else ()
     tampering = tuple(dict.fromkeys((*told, *doubts)))
     if told:
         return Results(ends=ends, aliases=aliases, trouble="not_trusted", detail=told[0], tampering=tampering)
@@ -104,7 +111,7 @@ def _merge(known: dict[str, str], more: Mapping[str, str]) -> None:
             known[name] = status
 
 
-def _differences(heard: Heard, log: ParsedLog, command: str) -> list[str]:
+def _differences(heard: Heard, command: str) -> list[str]:
     """Where the runner's own account, the exit code and the log's last line do not fit. Of one run: several have one exit code."""
     if len(heard.sessions) != 1:
         return []
@@ -117,12 +124,21 @@ def _differences(heard: Heard, log: ParsedLog, command: str) -> list[str]:
     shown = finish.get("shown", {})
     if bool(shown.get("failed", 0) + shown.get("error", 0)) != bool(bad):
         told.append(f"{bad} tests went wrong, and the runner counts {shown}")
-    if log.summary is None:
+    last = _last_line(session.framework, heard.log)
+    if last is None:
         if finish.get("verbose", 0) >= -1:
             told.append("the log does not have the runner's last line")
-    elif bool(sum(log.summary.get(word, 0) for word in _FAILING)) != bool(bad):
-        told.append(f"{bad} tests went wrong, and the log counts {dict(log.summary)}")
+    elif bool(_WENT_WRONG.search(last)) != bool(bad):
+        told.append(f"{bad} tests went wrong, and the log ends with {last!r:.200}")
     return told
+
+
+def _last_line(framework: str, log: bytes) -> str | None:
+    """The runner's last line of all: tests that run a runner themselves print others before."""
+    found = None
+    for found in _LAST_LINES["pytest" if framework == "pytest" else "unittest"].finditer(log):  # noqa: B007  # the last one is meant
+        pass
+    return None if found is None else found[1].decode("utf-8", "replace")
 
 
 def _bad(session: Session) -> int:

@@ -57,6 +57,7 @@ class Reporter:
         self.watch = watch
         self.phases = {}
         self.raised = {}
+        self.codes = {}
         self.counts = {}
         self.session = None
         self.plugins = None
@@ -69,6 +70,10 @@ class Reporter:
         self.session = session
         self.plugins = self._who_implements(session.config)
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_itemcollected(self, item):
+        self.codes[item.nodeid] = self.watch.code_of(getattr(item, "obj", None))
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid, location):
         self.phases[nodeid] = {}
@@ -76,6 +81,8 @@ class Reporter:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item):
+        if "runtest" in vars(item) or self.watch.was_replaced(getattr(item, "obj", None), self.codes.get(item.nodeid)):
+            self._tell(f"the test {item.nodeid} was replaced by another one")
         outcome = yield
         raised = getattr(outcome, "exception", None)
         if raised is None:

@@ -43,6 +43,8 @@ class RunnerWatch:
         self.parts = [(owner, key, value, code_of(value)) for name in modules for owner, key, value in parts_of(name, namespaces)]
         self.error = AssertionError
 
+    code_of = staticmethod(code_of)
+
     def changed(self):
         """What was replaced since, each told once."""
         found = []
@@ -51,7 +53,7 @@ class RunnerWatch:
             if current is value and code_of(current) is code:
                 continue
             name = "{}.{}".format(getattr(owner, "__name__", owner), key)
-            if name in self.told or not self._from_inside(current):
+            if name in self.told or not self.from_inside(current):
                 continue
             self.told.add(name)
             found.append(name)
@@ -61,7 +63,11 @@ class RunnerWatch:
             found.append("builtins.AssertionError")
         return found[:MAX_TOLD]
 
-    def _from_inside(self, value):
+    def was_replaced(self, value, code):
+        """Whether a function of a test is another one than when the test was found, put there from inside."""
+        return code is not None and code_of(value) is not code and self.from_inside(value)
+
+    def from_inside(self, value):
         if value is MISSING:
             return True
         code = code_of(value)

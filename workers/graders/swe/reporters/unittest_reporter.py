@@ -3,6 +3,7 @@
 It listens where every result of every runner passes, `unittest.TestResult`, and does what the `sitecustomize` does that it stands before.
 """
 
+import contextlib
 import os
 import sys
 
@@ -35,6 +36,7 @@ class Reporter:
         self.watch = None
         self.verdicts = {}
         self.counts = {}
+        self.codes = {}
         self.owner = os.getpid()
 
     def connect(self):
@@ -50,7 +52,25 @@ class Reporter:
             return
         self.connect()
         self.verdicts[id(test)] = []
+        name = getattr(test, "_testMethodName", "")
+        replaced = name in vars(test) or "run" in vars(test)
+        if replaced or self.watch.was_replaced(getattr(test, name, None), self.codes.get(test.id())):
+            self.send({"e": "tampering", "why": f"the test {test.id()} was replaced by another one"})
         self.send({"e": "begin", "t": names_of(test)})
+
+    def know(self, suite):
+        """The functions of all tests of a suite, before the first of them runs."""
+        self.connect()
+        if self.watch is None:
+            return
+        waiting = [suite]
+        while waiting:
+            each = waiting.pop()
+            if hasattr(each, "_testMethodName"):
+                self.codes[each.id()] = self.watch.code_of(getattr(each, each._testMethodName, None))
+            else:
+                with contextlib.suppress(TypeError):  # a runner's own kind of test may be no suite
+                    waiting += list(each)
 
     def note(self, test, verdict):
         if os.getpid() != self.owner:
@@ -120,6 +140,7 @@ def listen(reporter):
     run = unittest.runner.TextTestRunner.run
 
     def run_and_tell(self, test):
+        reporter.know(test)
         result = run(self, test)
         reporter.finish(result)
         return result

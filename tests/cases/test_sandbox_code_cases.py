@@ -1,7 +1,8 @@
 """The case files of programs, one test a case, behind walls. All of them run side by side, once: most of them wait for a limit.
 
 A case that is dangerous runs in a process of its own under limits, as everywhere. Of our own cases those run whose outcome hangs on the
-sandbox; the rest, which are about comparing, run where `ROLLSTREAM_ALL_CASES` is set: `tests/unit/graders/test_code_compare.py` has the rules.
+sandbox. The rest, which are about comparing, run where `ROLLSTREAM_ALL_CASES` is set; the rules themselves are tried by
+`tests/unit/graders/test_code_compare.py`.
 """
 
 from __future__ import annotations

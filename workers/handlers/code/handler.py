@@ -22,7 +22,7 @@ from workers.graders.code import CodeVerdict, TestVerdict, Verdict, grade_progra
 from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import Environment, EvalContext, RunContext, StageContext
 from workers.handlers.code.fences import fenced, last_program
-from workers.handlers.code.layouts import LAYOUTS
+from workers.handlers.code.layouts import LAYOUTS, QUESTIONS
 from workers.handlers.code.options import CodeOptions, read_options
 from workers.handlers.code.problem import Problem
 from workers.handlers.graded_by import graded_by
@@ -68,11 +68,13 @@ class CodeHandler(AgentHandler):
         return await super().init(context)
 
     def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:
-        options, problem = _options(spec), _problem(spec)
+        options, problem = _options(spec), problem_in(spec.prompt.data, QUESTIONS)
         how = IN_MESSAGE.format(finish=BY_FINISH if "finish" in options.tools else "")
         if options.solution_file:
             how = IN_FILE.format(path=options.solution_file)
-        parts = [problem.question, IS_CALLED if problem.is_called else READS_AND_PRINTS]
+        parts = [problem.question]
+        if problem.tests.tests:
+            parts.append(IS_CALLED if problem.is_called else READS_AND_PRINTS)
         if problem.starter.strip():
             parts.append(STARTS_WITH.format(starter=problem.starter.rstrip()))
         return (

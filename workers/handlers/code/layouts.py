@@ -93,3 +93,14 @@ def _optional(row: Row, name: str, place: str) -> str:
 
 
 LAYOUTS: Sequence[Layout[Problem]] = (Layout(name="rollstream", columns=frozenset(("question", "tests")), read=_ours), *PUBLIC)
+
+
+def _question_alone(name: str) -> Layout[Problem]:
+    def read(row: Row, place: str) -> Problem:
+        return Problem(question=text_of(row, name, place, longest=MAX_CHARS).strip(), tests=CodeTests(tests=()))
+
+    return Layout(name=f"{name} alone", columns=frozenset((name,)), read=read)
+
+
+QUESTIONS: Sequence[Layout[Problem]] = (*LAYOUTS, *map(_question_alone, ("question", "question_content")))
+"""What can be asked, though perhaps not judged here: the reward of such a row comes from outside."""

@@ -61,6 +61,7 @@ class KillablePool:
         memory_bytes: what a child may allocate beyond what its imports took.
         start_limit_s: time for a child to import its libraries and say that it is ready.
         calls_before_replacement: a child is replaced after this many calls, since symbolic algebra fills caches that never shrink.
+        variables: more of the child's environment.
     """
 
     def __init__(
@@ -71,11 +72,13 @@ class KillablePool:
         memory_bytes: int = 512 << 20,
         start_limit_s: float = 60.0,
         calls_before_replacement: int = 2_000,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self._module = module
         self._memory_bytes = memory_bytes
         self._start_limit_s = start_limit_s
         self._calls_before_replacement = calls_before_replacement
+        self._variables = dict(variables or {})
         self._slots = asyncio.Semaphore(processes)
         self._processes = processes
         self._idle: list[_Child] = []
@@ -156,7 +159,7 @@ class KillablePool:
 
     async def _start(self) -> _Child:
         self._refuse_when_closed()
-        child = await _Child.start(self._module, self._memory_bytes)
+        child = await _Child.start(self._module, self._memory_bytes, self._variables)
         self._all.add(child)
         try:
             self._refuse_when_closed()
@@ -207,9 +210,9 @@ class _Child:
         self.is_working = False
 
     @classmethod
-    async def start(cls, module: str, memory_bytes: int) -> _Child:
+    async def start(cls, module: str, memory_bytes: int, variables: Mapping[str, str]) -> _Child:
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        environment |= {"PYTHONPATH": _ROOT, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+        environment |= {"PYTHONPATH": _ROOT, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", **variables}
         # -P: the working directory is never on the import path, so no file beside the user's script can stand in for a library
         process = await asyncio.create_subprocess_exec(
             sys.executable,

@@ -42,7 +42,25 @@ def _swe() -> TaskHandler:
     return SweHandler()
 
 
-BUILT_IN: Mapping[str, Callable[[], TaskHandler]] = {"math": _math, "stem": _stem, "code": _code, "swe": _swe}
+def _reasoning_gym() -> TaskHandler:
+    from workers.handlers.reasoning_gym.handler import ReasoningGymHandler
+
+    return ReasoningGymHandler()
+
+
+def _gym() -> TaskHandler:
+    from workers.handlers.gym.handler import GymHandler
+
+    return GymHandler()
+
+
+BUILT_IN: Mapping[str, Callable[[], TaskHandler]] = {
+    "math": _math,
+    "stem": _stem,
+    "code": _code,
+    "swe": _swe,
+    "reasoning_gym": _reasoning_gym,
+}
 
 
 class Handlers:

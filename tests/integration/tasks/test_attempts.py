@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +16,10 @@ from ops.tasks.scripts import scripted_problems
 from pipeline.messages import JobTemplate
 from workers.agent.trajectory import TurnDelta
 from workers.handlers import Handlers
+from workers.handlers.submission import submitted
+from workers.handlers.task_data import Row
 from workers.llm.connect import connect_backend
-from workers.llm.scripted import PolicyOptions, ScriptedServer, ServerOptions
+from workers.llm.scripted import PolicyOptions, Problem, ScriptedServer, ServerOptions
 from workers.sandbox.local import LocalSandboxes
 from workers.sandbox.process import ProcessBackend
 from workers.sandbox.service import RemoteSandboxes, served_here
@@ -60,3 +63,23 @@ async def test_the_scripted_model_solves_a_problem_and_fails_at_it_as_it_is_told
     assert len(deltas) == len(done.trajectory.turns) > (0 if task == "stem" else 1)
     calls = sum(turn.tool_calls for turn in done.trajectory.turns)
     assert (calls, sum(turn.tool_errors for turn in done.trajectory.turns)) == ({"code": 1, "stem": 0, "swe": 4}[task], 0)
+
+
+@pytest.mark.parametrize("task", ["reasoning_gym", "stem"])
+async def test_what_members_say_that_fail_scores_less_than_the_reference(task: str) -> None:
+    """Said around an answer that was right, as a word before its tags, it was right as well: no group was informative."""
+    async with Handlers() as handlers:
+        handler, template = await handlers.find(task), JobTemplate(task=task)
+        rows = read_rows(handler, None).rows[::9]
+        problems = scripted_problems(handler, template, rows)
+        stages = Foreground(handlers)
+
+        async def scores(row: Row, problem: Problem) -> list[float]:
+            answers = [submitted(script[-1].say) for script in (problem.right, *problem.wrong)]
+            return [(await stages.evaluate(spec_of(template, row), answer)).grade.reward for answer in answers]
+
+        found = await asyncio.gather(*map(scores, rows, problems))
+
+    assert all(right == 1.0 and given_up == 0.0 for right, _, given_up in found), found
+    near = [wrong for _, wrong, _ in found]
+    assert sum(wrong < 1.0 for wrong in near) >= 0.8 * len(near), found  # of some puzzles more than one answer is right

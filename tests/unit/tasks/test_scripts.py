@@ -48,7 +48,9 @@ async def test_the_model_knows_each_sample_of_each_task_by_its_prompt(task: str,
                     assert place_in(found.right, said) < len(found.right)
 
 
-@pytest.mark.parametrize("answer", [r"\boxed{C}", r"\boxed{35 \%}", r"the sum is \boxed{-1.50}", r"\boxed{mitosis}", "12 apples", "x"])
+@pytest.mark.parametrize(
+    "answer", [r"\boxed{C}", r"\boxed{35 \%}", r"the sum is \boxed{-1.50}", r"\boxed{mitosis}", "<answer>cat</answer>", "12 apples", "x"]
+)
 def test_a_spoilt_answer_is_another(answer: str) -> None:
     for seed in range(20):
         assert spoilt(answer, random.Random(seed)) != answer

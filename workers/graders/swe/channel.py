@@ -107,7 +107,7 @@ async def run_with_reporter(
         "command": with_ours_in_front(command, place, options),
         "timeout_s": timeout_s,
         "env": dict(env),
-        "socket": f"@rollstream-{secrets.token_hex(16)}" if sys.platform.startswith("linux") else f"{place}.s",
+        "socket": f"@rollstream-{secrets.token_hex(16)}" if sys.platform.startswith("linux") else "",
         "place": place,
         "options": options,
     }

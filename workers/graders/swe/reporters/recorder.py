@@ -21,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 
@@ -167,6 +168,8 @@ def environment(task):
 
 
 def run(task):
+    if not task["socket"]:  # names without a file are Linux's; a path must be short
+        task["socket"] = os.path.join(tempfile.mkdtemp(dir="/tmp"), "s")
     listener = listen(task["socket"])
     waker, woken = os.pipe()
     os.set_blocking(waker, False)

@@ -118,8 +118,8 @@ def _verdict(grade: Grade, prompt: Prompt) -> Text:
     }
     said = {name: value for name, value in said.items() if value != ""}
     words = [str(said.pop("verdict"))] if "verdict" in said else []
-    if "extracted" in said:
-        words += [f"boxed {said['extracted']!r}", f"gold {prompt.data.get('answer', '?')!r}"]
+    if "extracted" in said and prompt.data.get("answer") is not None:
+        words += [f"boxed {said['extracted']!r}", f"gold {prompt.data['answer']!r}"]
     else:
         words += [f"{name} {visible_line(str(value))[:MOST_DETAIL_CHARS]}" for name, value in said.items()]
         words += [f"{name} {value:g}" for name, value in grade.components.items()]

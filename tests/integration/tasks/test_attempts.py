@@ -80,6 +80,6 @@ async def test_what_members_say_that_fail_scores_less_than_the_reference(task: s
 
         found = await asyncio.gather(*map(scores, rows, problems))
 
-    assert all(right == 1.0 and given_up == 0.0 for right, _, given_up in found), found
+    assert all(right == 1.0 and given_up <= 0.01 for right, _, given_up in found), found  # some scorers pay an honest try
     near = [wrong for _, wrong, _ in found]
     assert sum(wrong < 1.0 for wrong in near) >= 0.8 * len(near), found  # of some puzzles more than one answer is right

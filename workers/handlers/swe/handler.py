@@ -52,7 +52,7 @@ SYSTEM = (
     "You repair software. You are given a repository and a description of what is wrong with it or missing. Find the cause, change the "
     "repository's source code so that what is described works, and check your change by running code and tests. Hidden tests will judge "
     "the state in which you leave the files of the repository; changes to tests and to the configuration of test runners do not count. "
-    "You work on your own: nobody answers questions. Call `finish` when you are done."
+    "You work on your own: nobody answers questions. When you are done, call `finish` and say in a sentence what you changed."
 )
 
 

@@ -72,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = new_run()
     try:
         places = places_of(run)
+        asyncio.run(TASKS[options.task].check())
         introduce(console, model, run=run, groups=options.groups, n=options.n, slots=options.slots)
         if model.name == "smollm2":
             _make_smollm2(console, places)

@@ -39,6 +39,16 @@ class DemoTask:
         """The task's handler, not opened: rows and references can be read from it, nothing can be graded."""
         return BUILT_IN[self.name]()
 
+    async def check(self) -> None:
+        """Opens the handler and closes it, as workers will.
+
+        Raises:
+            InvalidRequest: a package is missing here; says which, and what brings it.
+        """
+        handler = self.handler()
+        await handler.open()
+        await handler.close()
+
     def rows(self) -> tuple[Row, ...]:
         """The problems."""
         return read_rows(self.handler(), None).rows

@@ -148,7 +148,7 @@ def test_a_request_for_other_samples_has_another_digest() -> None:
 def test_an_interval_holds_the_true_mean_as_often_as_it_says(alike: float, rate: float) -> None:
     """Prompts have pass rates of their own, members follow them: drawn again and again, with few prompts (the hardest), 95 % hold it.
 
-    An interval that took the members for independent holds it two times of three at the first of these.
+    An interval that takes the members for independent holds it in 55 % of the cases, at the first of these.
     """
     rng, prompts, n, times = random.Random(5), 40, 8, 600
     held = 0

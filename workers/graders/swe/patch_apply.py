@@ -12,6 +12,7 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import time
 from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ async def apply_patch(sandbox: Sandbox, repo: str, patch: bytes, *, timeout_s: f
     if len(patch) > MAX_PATCH_BYTES:
         return Applied(applies=False, reason="too_large", detail=f"{len(patch)} bytes, the bound is {MAX_PATCH_BYTES}")
     try:
-        sections = read_patch(patch)
+        sections = await asyncio.to_thread(read_patch, patch)
     except BadPatch as bad:
         return Applied(applies=False, reason="malformed", detail=str(bad))
     if not sections:

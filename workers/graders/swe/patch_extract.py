@@ -17,6 +17,7 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -75,7 +76,7 @@ async def extract_patch(
     if result.returncode != 0:
         why = "; ".join(left_out) or result.stderr_text.strip()[-500:] or f"exit code {result.returncode}"
         return Patch(diff=b"", base_commit=base_commit, left_out=left_out, trouble="repository_lost", detail=why)
-    return _checked(result.stdout, base_commit, left_out)
+    return await asyncio.to_thread(_checked, result.stdout, base_commit, left_out)
 
 
 def _checked(diff: bytes, base_commit: str, left_out: tuple[str, ...]) -> Patch:

@@ -213,6 +213,7 @@ class _Reader:
         self._at = 0
         self._files: list[FilePatch] = []
         self._draft: _Draft | None = None
+        self._blank_until = 0
 
     def files(self) -> list[FilePatch]:
         while self._at < len(self._lines):
@@ -339,10 +340,12 @@ class _Reader:
 
     def _is_rest_empty(self) -> bool:
         """Empty lines at the end of the text, or before another file, belong to no hunk whose numbers are too high."""
-        at = self._at
-        while at < len(self._lines) and at < self._at + 100 and not self._lines[at].strip():
-            at += 1
-        return at == len(self._lines) or self._lines[at].startswith(b"diff --git ")
+        if self._at >= self._blank_until:  # else it is known for the stretch of empty lines that this one is in
+            end = self._at
+            while end < len(self._lines) and not self._lines[end].strip():
+                end += 1
+            self._blank_until = end
+        return self._blank_until == len(self._lines) or self._lines[self._blank_until].startswith(b"diff --git ")
 
 
 def _git_names(text: bytes, where: int) -> tuple[bytes, bytes] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +25,11 @@ SIDE_BY_SIDE = 3
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_every_sample_scores_with_its_repair_only() -> None:
-    """Without walls: what runs is ours. Also holds that all but the fixed tests passed before, as the lists say."""
+    """Without walls: what runs is ours. Every third, and all where `ROLLSTREAM_TEST_ALL_CASES` is set: each costs two seconds of a core, and
+    `rollstream task preflight swe` is the same for all."""
     handler, slots = SweHandler(), asyncio.Semaphore(SIDE_BY_SIDE)
     place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # a short path: sockets live below it
-    rows = load_rows(SweHandler.samples[0], LAYOUTS).rows
+    rows = load_rows(SweHandler.samples[0], LAYOUTS).rows[:: 1 if os.environ.get("ROLLSTREAM_TEST_ALL_CASES") else 3]
     async with LocalSandboxes(ProcessBackend(), scratch_dir=place / "s", run_dir=place / "r", node="here") as sandboxes:
 
         async def graded(row: Row) -> tuple[Grade, Grade]:

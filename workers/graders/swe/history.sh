@@ -1,7 +1,7 @@
 # Builds a repository anew from one commit. Arguments: repository, commit. Run by `history.py`. Prints, a NUL behind each:
 #   commits N | tag NAME | submodule HASH PATH | outside FOLDER
 # Exit code 3: there is no such repository or commit; 4: something is left that the commit does not reach.
-set -u
+# Without `set -u`: until bash 4.4 an empty list counts as unset.
 repo=$1 wanted=$2
 PATH=/usr/bin:/bin:/usr/local/bin:$PATH
 for name in "${!GIT_@}"; do unset "$name"; done
@@ -24,10 +24,11 @@ fi
 branch=$(git symbolic-ref -q HEAD)
 
 if [ "$shared" = "$(cd -- "$own" && pwd -P)" ]; then place=$own; else place=$PWD/.git; say outside "$shared"; fi
-format=$(git rev-parse --show-object-format)
+format=()
+[ ${#base} -eq 64 ] && format=(--object-format=sha256)
 new=$(mktemp -d "$(dirname -- "$place")/.rollstream-XXXXXXXX") || stop 5 "no room for a new repository"
 trap 'rm -rf -- "$new"' EXIT
-env -u GIT_WORK_TREE GIT_DIR="$new" git init -q --bare --template= --object-format="$format" >/dev/null || stop 5 "git init failed"
+env -u GIT_WORK_TREE GIT_DIR="$new" git init -q --bare --template= "${format[@]}" >/dev/null || stop 5 "git init failed"
 
 # Tags that are not later: what they name is reached, and they were not written after it.
 born=$(git log -1 --format=%ct "$base")

@@ -209,13 +209,14 @@ def _paths(sections: Sequence[FilePatch]) -> bytes:
 
 
 def _may_be_no_link(sections: Sequence[FilePatch]) -> bytes:
-    """What must be no link in the repository, NUL behind each: all folders on the way, and files that are changed as files."""
+    """What must be no link in the repository, NUL behind each: all folders on the way, files that are changed as files, and what is
+    copied or renamed, since a link that leads inside from one folder leads out from another."""
     paths: dict[bytes, None] = {}
     for section in sections:
         for path in section.paths:
             paths.update(dict.fromkeys(parents(path)))
         if section.new is not None and not section.is_link:
-            paths[section.new] = None
+            paths.update(dict.fromkeys(section.paths))
     return b"".join(path + b"\0" for path in paths)
 
 

@@ -31,8 +31,8 @@ EXTRACT_LIMIT_S = 120.0
 _SCRIPT = files("workers.graders.swe").joinpath("patch_extract.sh").read_text()
 _TOO_LARGE = 4
 _LEFT = b"left "
-_MOST_LEFT = 200
-"""Of what is left out, as many are named."""
+_MOST_LEFT, _LONGEST_NOTE = 200, 1_000
+"""Of what is left out, as many are named, with so many bytes each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ async def extract_patch(
         max_output_bytes=max_bytes + 64 * 1024,
     )
     notes = [note.removeprefix(_LEFT) for note in result.stderr.split(b"\0") if note.startswith(_LEFT)]
-    left_out = tuple(shown(note) for note in notes[:_MOST_LEFT])
+    left_out = tuple(shown(note[:_LONGEST_NOTE]) for note in notes[:_MOST_LEFT])
     if result.timed_out:
         return Patch(diff=b"", base_commit=base_commit, left_out=left_out, trouble="timed_out", detail=f"more than {timeout_s:g} s")
     if result.returncode == _TOO_LARGE or result.truncated_bytes:

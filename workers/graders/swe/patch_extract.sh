@@ -1,7 +1,7 @@
 # Prints what differs between a work tree and a commit as one patch. Arguments: repository, commit, bytes the patch may have.
 # Run by `patch_extract.py`. Exit code 3: the commit cannot be read; 4: too large. On standard error, a NUL behind each:
 #   left WHAT     a change that the patch does not have, and why
-set -u
+# Without `set -u`: until bash 4.4 an empty list counts as unset.
 repo=$1 base=$2 most_bytes=$3
 most_nested=64 most_large=64
 PATH=/usr/bin:/bin:/usr/local/bin:$PATH
@@ -10,10 +10,10 @@ repo=$PWD
 for name in "${!GIT_@}"; do unset "$name"; done
 place=$(mktemp -d /tmp/rollstream-XXXXXXXX) || exit 5
 trap 'rm -rf -- "$place"' EXIT
-# Nothing of the repository's own settings, nor the user's: a git folder beside it, made for this moment.
-export HOME=$place XDG_CONFIG_HOME=$place GIT_CONFIG_NOSYSTEM=1 GIT_ATTR_NOSYSTEM=1 GIT_CONFIG_GLOBAL=$place/config LC_ALL=C
+# Nothing of the repository's own settings, nor the user's (git before 2.32 looks for these in HOME alone): a git folder beside it, made for this moment.
+export HOME=$place XDG_CONFIG_HOME=$place GIT_CONFIG_NOSYSTEM=1 GIT_ATTR_NOSYSTEM=1 GIT_CONFIG_GLOBAL=$place/.gitconfig LC_ALL=C
 export GIT_TERMINAL_PROMPT=0 GIT_NO_REPLACE_OBJECTS=1 GIT_NO_LAZY_FETCH=1 GIT_PAGER=cat
-cat > "$place/config" <<'CONFIG'
+cat > "$place/.gitconfig" <<'CONFIG'
 [core]
 	fsmonitor = false
 	hooksPath = /dev/null
@@ -28,9 +28,9 @@ cat > "$place/config" <<'CONFIG'
 	auto = 0
 CONFIG
 export GIT_DIR=$place/git
-format=sha1
-[ ${#base} -eq 64 ] && format=sha256
-git init -q --bare --template= --object-format=$format "$GIT_DIR" >/dev/null || exit 5
+format=()
+[ ${#base} -eq 64 ] && format=(--object-format=sha256)
+git init -q --bare --template= "${format[@]}" "$GIT_DIR" >/dev/null || exit 5
 mkdir -p "$GIT_DIR/info" "$GIT_DIR/objects/info"
 nothing=$(git hash-object -t tree -w --stdin </dev/null) || exit 5
 borrowed=0

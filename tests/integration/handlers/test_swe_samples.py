@@ -25,7 +25,7 @@ SIDE_BY_SIDE = 3
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_every_sample_scores_with_its_repair_only() -> None:
-    """Without walls: what runs is ours. Every third, and all where `ROLLSTREAM_TEST_ALL_CASES` is set: each costs two seconds of a core, and
+    """Without walls: what runs is ours. Every third, and all where `ROLLSTREAM_TEST_ALL_CASES` is set: they take seconds, and
     `rollstream task preflight swe` is the same for all."""
     handler, slots = SweHandler(), asyncio.Semaphore(SIDE_BY_SIDE)
     place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # a short path: sockets live below it

@@ -9,11 +9,13 @@ import pytest
 from pipeline.errors import InvalidRequest
 from pipeline.messages import JobSpec, Prompt
 from pipeline.testing import a_job, a_template
+from tests.judged import eval_context
 from tests.unit.handlers.test_swe_rows import OWN, SWE_SMITH
 from workers.graders import GraderError
 from workers.graders.swe import Applied, judge
 from workers.graders.swe.evaluate import Evaluation
 from workers.graders.swe.steering import PutBack
+from workers.handlers.submission import submitted
 from workers.handlers.swe.handler import SweHandler, graded, patch_as_extra, patch_in
 
 
@@ -93,6 +95,28 @@ def test_a_patch_travels_as_it_is(patch: bytes) -> None:
 def test_a_patch_that_nobody_wrote_so_is_no_zero(extra: dict[str, object]) -> None:
     with pytest.raises(GraderError):
         patch_in(extra)
+
+
+async def test_an_attempt_that_was_lost_with_its_sandbox_is_no_empty_patch() -> None:
+    """Salvaged from its journal, a trajectory has the turns and not the patch: nobody knows what it was worth."""
+    salvaged = replace(SweHandler().empty(spec_of(OWN)), extra={})
+
+    with pytest.raises(InvalidRequest, match="lost with its sandbox"):
+        await SweHandler().evaluate(eval_context(spec_of(OWN), salvaged))
+
+
+async def test_an_empty_patch_costs_no_sandbox() -> None:
+    grade = await SweHandler().evaluate(eval_context(spec_of(OWN), SweHandler().empty(spec_of(OWN))))
+
+    assert (grade.reward, grade.details["reason"]) == (0.0, "empty_patch")
+
+
+async def test_a_repository_that_could_not_be_read_any_more_says_so() -> None:
+    lost = submitted("", {"patch": "", "patch_trouble": "repository_lost", "patch_detail": "no objects"})
+
+    grade = await SweHandler().evaluate(eval_context(spec_of(OWN), lost))
+
+    assert (grade.reward, grade.details["reason"], grade.details["patch_detail"]) == (0.0, "repository_lost", "no objects")
 
 
 def test_an_image_is_never_run_without_walls() -> None:

@@ -106,6 +106,8 @@ class SweHandler(AgentHandler):
 
     async def evaluate(self, context: EvalContext) -> Grade:
         spec, extra = context.spec, context.trajectory.extra
+        if "patch" not in extra:  # of a lost attempt that was salvaged: what the model did went with its sandbox, and is no empty patch
+            raise InvalidRequest("no patch was taken out: the attempt was lost with its sandbox, and cannot be judged", field="patch")
         patch = patch_in(extra)
         if not patch.strip():
             why = str(extra.get("patch_trouble") or "empty_patch")

@@ -33,11 +33,12 @@ WALL_PER_OWN = 5.0
 """By the clock a program may take so many times as long as its limit when it waits for a core; then the machine is too busy to judge it."""
 HEAD_BYTES = 64 * 1024
 """Of the report, beside the three texts in it."""
+RUNNER = ("leftovers", "watch", "runner")
 FILES = {
-    "stdio": ("runner",),
-    "call": ("plain", "runner"),
-    "batch": ("plain", "runner", "batch"),
-    "judge": ("plain", "runner", "judge"),
+    "stdio": RUNNER,
+    "call": ("plain", *RUNNER, "calls"),
+    "batch": ("plain", *RUNNER, "calls", "batch"),
+    "judge": ("plain", *RUNNER, "calls", "judge"),
 }
 """What runs a program of each kind."""
 JUDGE = "judge"

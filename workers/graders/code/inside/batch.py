@@ -1,4 +1,4 @@
-"""What a judge asked of the program (`judge.py`), done in order in the program's own process; comes after `runner.py`.
+"""What a judge asked of the program (`judge.py`), done in order in the program's own process; comes after `calls.py`.
 
 A request is data:
 
@@ -21,8 +21,9 @@ TYPE_CHECKING = False  # of `typing`, without loading it
 if TYPE_CHECKING:
     from typing import Any
 
+    from workers.graders.code.inside.calls import entry_of, give_usual_names
     from workers.graders.code.inside.plain import NotPlain, from_plain, to_plain
-    from workers.graders.code.inside.runner import PROGRAMS, entry_of, give_usual_names, prepared, write_all
+    from workers.graders.code.inside.runner import PROGRAMS, prepared, write_all
 
 MOST_ITEMS = 1_000_000
 """Taken of an iterator that may have no end."""

@@ -1,4 +1,4 @@
-"""Runs a program of tests without the program that is tested; comes after `runner.py`.
+"""Runs a program of tests without the program that is tested; comes after `calls.py`.
 
 What the tests call is answered from what is known. A call that is not known yet is noted, and stands for a value that nobody has: whoever
 needs it is given up for this round, an assertion by itself, anything else with its whole statement. All that was asked, in order, goes to
@@ -27,8 +27,9 @@ TYPE_CHECKING = False  # of `typing`, without loading it
 if TYPE_CHECKING:
     from typing import Any
 
+    from workers.graders.code.inside.calls import USUAL_MODULES
     from workers.graders.code.inside.plain import NotPlain, from_plain, to_plain
-    from workers.graders.code.inside.runner import PROGRAMS, USUAL_MODULES, write_all
+    from workers.graders.code.inside.runner import PROGRAMS, write_all
 
 CANDIDATE = "candidate"
 """What tests may call the function under test."""

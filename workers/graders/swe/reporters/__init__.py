@@ -6,5 +6,5 @@
     pytest_reporter.py     a plugin of pytest
     unittest_reporter.py   for unittest and for Django's runner on it
 
-They run under whichever Python an image has, from 3.6 on, and use nothing but its standard library.
+They run under whichever Python an image has, from 3.5 on, and use nothing but its standard library.
 """

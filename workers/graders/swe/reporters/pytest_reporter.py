@@ -82,7 +82,7 @@ class Reporter:
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item):
         if "runtest" in vars(item) or self.watch.was_replaced(getattr(item, "obj", None), self.codes.get(item.nodeid)):
-            self._tell(f"the test {item.nodeid} was replaced by another one")
+            self._tell("the test %s was replaced by another one" % item.nodeid)
         outcome = yield
         raised = getattr(outcome, "exception", None)
         if raised is None:
@@ -102,10 +102,10 @@ class Reporter:
     def pytest_runtest_logfinish(self, nodeid, location):
         status = self._status(nodeid)
         if status == "PASSED" and self.raised.get(nodeid):
-            self._tell(f"{nodeid} raised, and was reported as passed")
+            self._tell("%s raised, and was reported as passed" % nodeid)
             status = "FAILED"
         for name in self.watch.changed():
-            self._tell(f"the runner's {name} was replaced")
+            self._tell("the runner's %s was replaced" % name)
         self.counts[status] = self.counts.get(status, 0) + 1
         self.send({"e": "end", "t": self._names(nodeid), "s": status})
 
@@ -120,9 +120,9 @@ class Reporter:
         yield
         config = session.config
         for name in sorted(self._who_implements(config) - (self.plugins or set())):
-            self._tell(f"{name} joined the runner while it ran")
+            self._tell("%s joined the runner while it ran" % name)
         for name in self.watch.changed():
-            self._tell(f"the runner's {name} was replaced")
+            self._tell("the runner's %s was replaced" % name)
         terminal = config.pluginmanager.getplugin("terminalreporter")
         stats = getattr(terminal, "stats", {})
         self.send(
@@ -169,7 +169,7 @@ class Reporter:
             for implementation in caller.get_hookimpls() if caller is not None else ():
                 path = getattr(implementation.plugin, "__file__", "") or ""
                 if os.path.basename(path) != "conftest.py":
-                    found.add(f"{name} of plugin {implementation.plugin_name}")
+                    found.add("%s of plugin %s" % (name, implementation.plugin_name))
         return found
 
     def _tell(self, why):

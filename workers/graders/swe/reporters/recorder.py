@@ -210,7 +210,7 @@ def run(task):
         "unknown": refused + sum(1 for session in sessions if not session.framework),
     }
     packed = base64.b64encode(zlib.compress(json.dumps(report).encode("utf-8", "surrogateescape"))).decode()
-    sys.stderr.write(f"\n{MARK}{packed}\n")
+    sys.stderr.write("\n%s%s\n" % (MARK, packed))
     sys.stderr.flush()
     return 128 - code if code < 0 else code
 

@@ -52,7 +52,7 @@ class RunnerWatch:
             current = vars(owner).get(key, MISSING)
             if current is value and code_of(current) is code:
                 continue
-            name = "{}.{}".format(getattr(owner, "__name__", owner), key)
+            name = "%s.%s" % (getattr(owner, "__name__", owner), key)
             if name in self.told or not self.from_inside(current):
                 continue
             self.told.add(name)

@@ -23,7 +23,7 @@ def names_of(test):
     owner, _, method = whole.rpartition(".")
     method = getattr(test, "_testMethodName", method)
     if owner:
-        names += [f"{method} ({owner})", f"{method} ({owner}.{method})"]
+        names += ["%s (%s)" % (method, owner), "%s (%s.%s)" % (method, owner, method)]
     described = test.shortDescription() if hasattr(test, "shortDescription") else None
     if described:
         names.append(described)
@@ -55,7 +55,7 @@ class Reporter:
         name = getattr(test, "_testMethodName", "")
         replaced = name in vars(test) or "run" in vars(test)
         if replaced or self.watch.was_replaced(getattr(test, name, None), self.codes.get(test.id())):
-            self.send({"e": "tampering", "why": f"the test {test.id()} was replaced by another one"})
+            self.send({"e": "tampering", "why": "the test %s was replaced by another one" % test.id()})
         self.send({"e": "begin", "t": names_of(test)})
 
     def know(self, suite):
@@ -93,7 +93,7 @@ class Reporter:
 
     def _end(self, test, verdict):
         for name in self.watch.changed():
-            self.send({"e": "tampering", "why": f"the runner's {name} was replaced"})
+            self.send({"e": "tampering", "why": "the runner's %s was replaced" % name})
         self.counts[verdict] = self.counts.get(verdict, 0) + 1
         self.send({"e": "end", "t": names_of(test), "s": verdict})
 
@@ -101,7 +101,7 @@ class Reporter:
         if self.send is None or os.getpid() != self.owner:
             return
         for name in self.watch.changed():
-            self.send({"e": "tampering", "why": f"the runner's {name} was replaced"})
+            self.send({"e": "tampering", "why": "the runner's %s was replaced" % name})
         shown = {"ran": result.testsRun, "failed": len(result.failures), "error": len(result.errors)}
         well = result.wasSuccessful()
         self.send({"e": "finish", "exit": 0 if well else 1, "counts": self.counts, "shown": shown, "verbose": 0})

@@ -86,6 +86,14 @@ _ALL = (
     DemoTask(
         name="reasoning_gym", asks="{groups} informative groups of {n} rollouts on puzzles with a scorer each", groups=6, n=8, slots=32
     ),
+    DemoTask(
+        name="gym",
+        asks="{groups} informative groups of {n} episodes in a small text environment, each judged by its replay",
+        groups=6,
+        n=8,
+        slots=32,
+        max_turns=12,
+    ),
 )
 TASKS: Mapping[str, DemoTask] = {task.name: task for task in _ALL if task.name in BUILT_IN}
 """By name."""

@@ -60,6 +60,7 @@ BUILT_IN: Mapping[str, Callable[[], TaskHandler]] = {
     "code": _code,
     "swe": _swe,
     "reasoning_gym": _reasoning_gym,
+    "gym": _gym,
 }
 
 

@@ -2,6 +2,7 @@
 
     math            made up by the policy around the answer: thoughts, a call of `python`, a box
     code, swe       scripts with tool calls (`programs.py`, `repairs.py`)
+    gym             the actions of the solution, one a turn (`episodes.py`)
     any other task  one turn that says what the reference says, or something like it (`answers.py`)
 
 A question is the message by which the row is asked, as the handler writes it, so that it is found in the prompt whatever stands around it.
@@ -81,8 +82,14 @@ def _repaired(spec: JobSpec, gold: Trajectory) -> tuple[Script, Sequence[Script]
     return repaired(spec, gold)
 
 
+def _played(spec: JobSpec, gold: Trajectory) -> tuple[Script, Sequence[Script]]:
+    from ops.tasks.scripts.episodes import played
+
+    return played(spec, gold)
+
+
 def _scripts_of(task: str) -> Scripts:
-    own: Mapping[str, Scripts] = {"code": _programmed, "swe": _repaired}
+    own: Mapping[str, Scripts] = {"code": _programmed, "swe": _repaired, "gym": _played}
     return own.get(task, answered)
 
 

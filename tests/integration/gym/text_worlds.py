@@ -1,0 +1,52 @@
+"""Environments of gymnasium written for these tests: `GymSettings.modules` names this module, and the environments' processes import it."""
+
+from __future__ import annotations
+
+import os
+import string
+from typing import Any
+
+import gymnasium
+from gymnasium.spaces import Text
+
+SPOKEN = Text(max_length=40, charset=string.ascii_letters + string.digits + " ")
+SEEN = Text(max_length=400, charset=string.printable)
+
+
+class Vault(gymnasium.Env[str, str]):
+    """A number to be found; a guess is told whether it was near, and `mode` how it goes wrong."""
+
+    def __init__(self, highest: int = 20, mode: str = "", render_mode: str | None = None) -> None:
+        self.action_space = SPOKEN
+        self.observation_space = SEEN
+        self.render_mode = render_mode
+        self._highest, self._mode, self._secret = highest, mode, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._secret = int(self.np_random.integers(1, self._highest + 1))
+        return f"A number from 1 to {self._highest}.", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if action == "break":
+            self._go_wrong()
+        if self._mode == "dice":
+            return f"the dice say {int.from_bytes(os.urandom(6))}", 0.25, False, False, {}
+        if action == str(self._secret):
+            return "open", 1.0, True, False, {}
+        return ("higher" if action.isdigit() and int(action) < self._secret else "lower"), -0.125, False, False, {}
+
+    def _go_wrong(self) -> None:
+        match self._mode:
+            case "raises":
+                raise ValueError("the vault is jammed")
+            case "exits":
+                os._exit(3)
+            case "spins":
+                while True:
+                    pass
+            case _:
+                _ = bytearray(1 << 40)
+
+
+gymnasium.register("tests/Vault-v0", f"{__name__}:Vault")

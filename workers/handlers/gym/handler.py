@@ -1,0 +1,174 @@
+r"""The task `gym`: an episode of a text environment, a message an action; what its steps brought is the reward.
+
+Options of the job template (`options`):
+
+    reward          `sum` (default): of all steps; `last`: that of the last one
+    system          a system message; default: none
+
+RUN plays the episode in a process of the worker's and notes each action and what it brought. EVAL makes the environment again, with the
+same seed, does the same, and takes what that brings. Where it goes another way (an environment that its seed does not determine), the
+grade is what RUN noted, its component `replayed` is 0 and its reason says so. A job whose model made no move has the reward 0.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+
+from pipeline.errors import InvalidRequest
+from pipeline.messages import ChatMessage, Grade, JobSpec, Json, Trajectory
+from workers.graders import GraderError
+from workers.graders.gym import GymSettings, Worlds
+from workers.graders.gym.worlds import DoesNotReplay
+from workers.handlers.agent_handler import AgentHandler, Scene
+from workers.handlers.base import Environment, EvalContext, RunContext, StageContext
+from workers.handlers.graded_by import graded_by
+from workers.handlers.gym.episode import HOW, Episode, episode_as_map
+from workers.handlers.gym.layouts import LAYOUTS, GymProblem
+from workers.handlers.submission import submitted
+from workers.handlers.task_data import problem_in
+from workers.sandbox.base import Sandbox
+
+SAMPLES = (files("workers.handlers.gym.problems") / "lamps.jsonl",)
+REWARDS = ("sum", "last")
+
+
+class GymHandler(AgentHandler):
+    """Text environments; `layouts.py` has how rows are written.
+
+    Args:
+        settings: which there may be; default: what the settings of this process say.
+    """
+
+    name = "gym"
+    about = (
+        "An episode of a text environment (GEM, Gymnasium, or one of our own), a message an action; its rewards, replayed, are the grade."
+    )
+    layouts = LAYOUTS
+    samples = SAMPLES
+
+    def __init__(self, settings: GymSettings | None = None) -> None:
+        self._settings = settings
+        self._open: Worlds | None = None
+
+    async def open(self) -> None:
+        worlds = Worlds(self._settings or GymSettings.load(self.config))
+        self._open = await worlds.__aenter__()
+
+    async def close(self) -> None:
+        if self._open is not None:
+            await self._open.__aexit__(None, None, None)
+
+    async def init(self, context: StageContext) -> Environment:
+        _reward_of(context.spec)
+        self._worlds().refuse(_problem(context.spec).world)
+        return await super().init(context)
+
+    def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:
+        """What stands before the first observation; RUN adds that to the last message."""
+        problem = _problem(spec)
+        system = spec.template.options.get("system", "")
+        if not isinstance(system, str):
+            raise InvalidRequest(f"expected a text, got {system!r:.80}", field="options.system")
+        said = (ChatMessage(role="system", content=system),) if system else ()
+        words = "\n".join(words for words in (problem.intro.strip(), HOW[problem.action_in]) if words)
+        return (*said, ChatMessage(role="user", content=words))
+
+    @asynccontextmanager
+    async def scene(self, context: RunContext, sandbox: Sandbox | None) -> AsyncIterator[Scene]:
+        problem = _problem(context.spec)
+        context.gate()
+        with context.active.waiting():  # a free process and the import of a package are not the model's time
+            episode = await Episode.begin(self._worlds(), problem.world, problem.action_in)
+        *before, asked = self.messages(context.spec)
+        first = ChatMessage(role="user", content="\n\n".join(text for text in (asked.content, episode.began.text) if text))
+        yield Scene(messages=(*before, first), world=episode, record=episode.record)
+
+    async def evaluate(self, context: EvalContext) -> Grade:
+        began = time.monotonic()
+        played = _played(context.trajectory.extra)
+        if not played.actions:
+            return Grade(reward=0.0, components={"steps": 0.0}, details={"reason": "no_move"}, grader=graded_by(self.name))
+        rewards, ended, why = played.rewards, (played.terminated, played.truncated), ""
+        try:
+            found = await self._worlds().replay(_problem(context.spec).world, played.actions)
+        except DoesNotReplay as differs:
+            if not played.digests:
+                raise
+            why = differs.why
+        else:
+            if played.digests and played.digests != tuple(each.digest for each in found):
+                why = "the same actions brought something else in EVAL"
+            else:
+                rewards, ended = tuple(each.reward for each in found[1:]), (found[-1].terminated, found[-1].truncated)
+        reward = math.fsum(rewards) if _reward_of(context.spec) == "sum" else rewards[-1]
+        components = {
+            "return": math.fsum(rewards),
+            "last": rewards[-1],
+            "steps": float(len(rewards)),
+            "terminated": float(ended[0]),
+            "truncated": float(ended[1]),
+            "replayed": 0.0 if why else 1.0,
+            "no_actions": float(played.no_actions),
+        }
+        reason = "does_not_replay" if why else "terminated" if ended[0] else "truncated" if ended[1] else "not_over"
+        details: Json = {"reason": reason, "detail": why, "rewards": list(rewards[-50:])}
+        return Grade(reward=reward, components=components, details=details, grader=graded_by(self.name), seconds=time.monotonic() - began)
+
+    def gold(self, spec: JobSpec) -> Trajectory | None:
+        solution = _problem(spec).solution
+        return None if solution is None else submitted(solution[-1], {"episode": episode_as_map(solution, ())})
+
+    def _worlds(self) -> Worlds:
+        assert self._open is not None, "a handler is opened before it is given jobs"
+        return self._open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Played:
+    """An episode as RUN noted it."""
+
+    actions: Sequence[str] = ()
+    digests: Sequence[str] = ()
+    """Of its beginning and of each step; none for a solution that nobody played."""
+    rewards: Sequence[float] = ()
+    terminated: bool = False
+    truncated: bool = False
+    no_actions: int = 0
+
+
+def _played(extra: Json) -> _Played:
+    found = extra.get("episode")
+    if found is None:
+        return _Played()
+    if not isinstance(found, Mapping):
+        raise GraderError(f"an episode of {type(found).__name__}", grader="gym")
+    try:
+        played = _Played(
+            actions=tuple(str(action) for action in found["actions"]),
+            digests=tuple(str(digest) for digest in found["digests"]),
+            rewards=tuple(float(reward) for reward in found["rewards"]),
+            terminated=bool(found["terminated"]),
+            truncated=bool(found["truncated"]),
+            no_actions=int(found["no_actions"]),
+        )
+    except (KeyError, TypeError, ValueError) as broken:
+        raise GraderError(f"an episode that cannot be read: {broken!r}", grader="gym") from broken
+    if played.digests and not len(played.actions) == len(played.rewards) == len(played.digests) - 1:
+        raise GraderError(f"an episode of {len(played.actions)} actions and {len(played.rewards)} rewards", grader="gym")
+    return played
+
+
+def _problem(spec: JobSpec) -> GymProblem:
+    return problem_in(spec.prompt.data, LAYOUTS)
+
+
+def _reward_of(spec: JobSpec) -> str:
+    said = spec.template.options.get("reward", "sum")
+    if said not in REWARDS:
+        raise InvalidRequest(f"expected {' or '.join(REWARDS)}, got {said!r:.80}", field="options.reward")
+    return str(said)

@@ -86,6 +86,12 @@ async def test_the_reward_is_all_or_a_fraction(code: CodeHandler, sandboxes: Rem
     assert (grade.details["verdict"], grade.details["first_failed"]) == ("wrong_answer", 2)
 
 
+async def test_a_program_without_an_end_costs_one_limit(code: CodeHandler, sandboxes: RemoteSandboxes) -> None:
+    grade = await graded(code, sandboxes, walled(ECHO, {"time_s": 0.3}), submitted(fenced("import time\ntime.sleep(600)")))
+
+    assert (grade.reward, grade.details["verdicts"]) == (0.0, ["time_limit", *["not_run"] * 11])
+
+
 async def test_a_file_that_is_no_program_is_no_fault_of_the_worker(sandboxes: RemoteSandboxes) -> None:
     async with await sandboxes.start(SandboxSpec(), SandboxOwner(job_id="agent", attempt=1, boot_id="boot")) as sandbox:
         await sandbox.write_file("solution.py", b"print(1)  # \xff")

@@ -40,6 +40,7 @@ async def grade_program(
     *,
     at_once: int = 1,
     stop_at_failure: bool = False,
+    most_overruns: int = 0,
     has_image: bool = False,
 ) -> CodeVerdict:
     """Runs a program on its tests.
@@ -48,6 +49,7 @@ async def grade_program(
         start: makes a sandbox bounded by `sandbox_limits(tests.limits, at_once)`; asked for again when the one before has ended.
         at_once: tests side by side.
         stop_at_failure: run no test after the first that failed; those say `not_run`.
+        most_overruns: run no test after so many that came to their limit of time, since each costs all of it; 0 = run all.
         has_image: see `CleanSandbox`.
 
     Raises:
@@ -61,7 +63,7 @@ async def grade_program(
     found: list[TestVerdict] = []
     async with CleanSandbox(start, has_image=has_image) as sandbox:
         while len(found) < len(tests.tests):
-            over = _what_is_left(found, stop_at_failure)
+            over = _what_is_left(found, stop_at_failure, most_overruns)
             if over is not None:
                 found += [over] * (len(tests.tests) - len(found))
                 break
@@ -76,12 +78,13 @@ async def grade_program(
         return CodeVerdict(tests=tuple(found), seconds=time.monotonic() - started, sandboxes=sandbox.made)
 
 
-def _what_is_left(found: Sequence[TestVerdict], stop_at_failure: bool) -> TestVerdict | None:
+def _what_is_left(found: Sequence[TestVerdict], stop_at_failure: bool, most_overruns: int) -> TestVerdict | None:
     """What all tests come to that were not run yet; None = they are to be run."""
     broken = next((one for one in found if one.verdict is Verdict.COMPILE_ERROR), None)
     if broken is not None:
         return broken
-    if stop_at_failure and any(one.verdict is not Verdict.ACCEPTED for one in found):
+    overruns = sum(one.verdict is Verdict.TIME_LIMIT for one in found)
+    if (stop_at_failure and any(one.verdict is not Verdict.ACCEPTED for one in found)) or 0 < most_overruns <= overruns:
         return TestVerdict(verdict=Verdict.NOT_RUN)
     return None
 

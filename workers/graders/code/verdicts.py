@@ -31,7 +31,7 @@ class Verdict(StrEnum):
     GRADER_ERROR = "grader_error"
     """The grader broke. In records only: the grader raises `GraderError`."""
     NOT_RUN = "not_run"
-    """A test before it failed, and one is enough."""
+    """A test before it failed, and one is enough; or too many came to their limit of time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ Options of the job template (`options`):
     max_tests         the first so many tests of a row; default: all
     time_s, memory_mb, output_bytes, processes, float_tol    of one test; they go before what the row says
     image             image of the agent's and of the grader's sandbox; default: the node's own programs
+    reward_service    a service of the worker judges the program instead, without tests (`handlers/reward_service.py`)
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from workers.handlers.code.layouts import LAYOUTS, QUESTIONS
 from workers.handlers.code.options import CodeOptions, read_options
 from workers.handlers.code.problem import Problem
 from workers.handlers.graded_by import graded_by
+from workers.handlers.reward_service import ServiceGrading
 from workers.handlers.submission import submitted
 from workers.handlers.task_data import problem_in
 from workers.sandbox.base import Sandbox
@@ -46,6 +48,8 @@ SOLUTION = "solution"
 """Where `trajectory.extra` has the file with the program."""
 MAX_PROGRAM_BYTES = 256 * 1024
 NO_PROGRAM, TOO_LONG = "no_program", "program_too_long"
+OVERRUNS = {"all": 1, "fraction": 8}
+"""Tests that may come to their limit of time; what is left is not run then. A loop without end would cost EVAL more than it has."""
 TOLD_TESTS = 200
 """Verdicts that are kept one by one with the grade."""
 
@@ -57,6 +61,12 @@ class CodeHandler(AgentHandler):
     about = "A problem that a Python program solves, run on hidden tests in a sandbox of its own: input and output, calls, or asserts."
     layouts = LAYOUTS
     samples = SAMPLES
+
+    def __init__(self) -> None:
+        self._services = ServiceGrading()
+
+    async def close(self) -> None:
+        await self._services.__aexit__(None, None, None)
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec | None:
         options = _options(spec)
@@ -91,6 +101,9 @@ class CodeHandler(AgentHandler):
 
     async def evaluate(self, context: EvalContext) -> Grade:
         options, problem = _options(context.spec), _problem(context.spec)
+        grade = await self._services.grade(self, context, lambda trajectory: _program(trajectory, options))
+        if grade is not None:
+            return grade
         program = _program(context.trajectory, options)
         if program is None or not program.strip():
             return self._refused(NO_PROGRAM)
@@ -142,6 +155,7 @@ async def _graded(context: EvalContext, program: str, problem: Problem, options:
         start,
         at_once=at_once,
         stop_at_failure=options.stop_at_failure,
+        most_overruns=OVERRUNS[options.reward],
         has_image=bool(options.image),
     )
 

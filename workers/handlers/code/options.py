@@ -11,7 +11,7 @@ from workers.graders.code import CodeTests, RunLimits
 
 TOOLS = ("bash", "python", "str_replace_editor", "think", "finish")
 _LIMITS = ("time_s", "memory_mb", "output_bytes", "processes")
-_KNOWN = frozenset((*_LIMITS, "tools", "solution_file", "reward", "stop_at_failure", "max_tests", "float_tol", "image"))
+_KNOWN = frozenset((*_LIMITS, "tools", "solution_file", "reward", "reward_service", "stop_at_failure", "max_tests", "float_tol", "image"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

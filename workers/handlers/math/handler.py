@@ -5,20 +5,24 @@ Options of the job template (`options`):
     tools       true (default): the model has `python`; false: it thinks on its own
     abs_tol     leeway for numbers, absolute; default 0: strict
     rel_tol     the same, relative
+    reward_service      a service of the worker judges instead (`handlers/reward_service.py`)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from importlib.resources import files
 
 from pipeline.errors import InvalidRequest
 from pipeline.messages import ChatMessage, Grade, JobSpec, RewardSource, StopReason, Trajectory
 from workers.graders import MathGrader, Tolerance, VerdictKind
+from workers.graders.final_answer import final_answer
 from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import Environment, EvalContext, StageContext
 from workers.handlers.graded_by import graded_by
 from workers.handlers.math.layouts import LAYOUTS, QUESTIONS, Problem
+from workers.handlers.reward_service import ServiceGrading
 from workers.handlers.submission import submitted
 from workers.handlers.task_data import problem_in
 from workers.sandbox.base import Sandbox
@@ -45,12 +49,15 @@ class MathHandler(AgentHandler):
 
     def __init__(self, grader: MathGrader | None = None) -> None:
         self._grader = grader or MathGrader()
+        self._services = ServiceGrading()
+        self._stack = AsyncExitStack()
 
     async def open(self) -> None:
-        await self._grader.__aenter__()
+        await self._stack.enter_async_context(self._grader)
+        await self._stack.enter_async_context(self._services)
 
     async def close(self) -> None:
-        await self._grader.__aexit__(None, None, None)
+        await self._stack.aclose()
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec | None:
         if not _has_tools(spec):
@@ -74,6 +81,9 @@ class MathHandler(AgentHandler):
 
     async def evaluate(self, context: EvalContext) -> Grade:
         problem = _problem(context.spec)
+        grade = await self._services.grade(self, context, lambda trajectory: final_answer(trajectory.answer))
+        if grade is not None:
+            return grade
         verdict = await self._grader.grade_any(context.trajectory.answer, problem.answers, tolerance=_tolerance(context.spec, problem))
         details: dict[str, object] = {"verdict": verdict.kind.value, "extracted": verdict.extracted, "reason": verdict.reason}
         if verdict.reason == "answer_killed_grader":

@@ -3,6 +3,7 @@ r"""The task `reasoning_gym`: a puzzle of the package of that name, an answer in
 Options of the job template (`options`):
 
     tools           false (default): the model thinks on its own; true: it has `python`
+    reward_service  a service of the worker judges instead (`handlers/reward_service.py`); of rows that hold their entry
 
 A row that names its puzzle is made twice, in INIT and in EVAL; INIT's question and digest travel with the job, and EVAL scores nothing but
 the same puzzle. Members of a group, on whichever nodes, are asked the same, as long as these have one version of the package.
@@ -11,6 +12,7 @@ the same puzzle. Members of a group, on whichever nodes, are asked the same, as 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib.resources import files
 
@@ -24,6 +26,7 @@ from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import Environment, EvalContext, RunContext, StageContext
 from workers.handlers.graded_by import graded_by
 from workers.handlers.reasoning_gym.layouts import LAYOUTS, QUESTIONS
+from workers.handlers.reward_service import ServiceGrading, service_of
 from workers.handlers.submission import submitted
 from workers.handlers.task_data import BadTaskData, problem_in
 from workers.sandbox.base import Sandbox
@@ -56,17 +59,19 @@ class ReasoningGymHandler(AgentHandler):
 
     def __init__(self, grader: PuzzleGrader | None = None) -> None:
         self._grader = grader or PuzzleGrader()
+        self._services = ServiceGrading()
         self._is_open = False
+        self._stack = AsyncExitStack()
 
     async def open(self) -> None:
         if not is_installed():
             raise InvalidRequest(f"task {self.name!r} needs the package reasoning-gym: {INSTALL}", field="task")
-        await self._grader.__aenter__()
+        await self._stack.enter_async_context(self._grader)
+        await self._stack.enter_async_context(self._services)
         self._is_open = True
 
     async def close(self) -> None:
-        if self._is_open:
-            await self._grader.__aexit__(None, None, None)
+        await self._stack.aclose()
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec | None:
         return SandboxSpec(isolation=Isolation(spec.template.capability)) if _has_tools(spec) else None
@@ -100,6 +105,11 @@ class ReasoningGymHandler(AgentHandler):
 
     async def evaluate(self, context: EvalContext) -> Grade:
         puzzle = _puzzle(context.spec)
+        if service_of(context.spec) is not None and puzzle.entry is None:
+            raise InvalidRequest("a reward service judges rows that hold their entry alone", field="options.reward_service")
+        grade = await self._services.grade(self, context, lambda trajectory: tagged_answer(trajectory.answer))
+        if grade is not None:
+            return grade
         answer = tagged_answer(context.trajectory.answer)
         details: dict[str, object] = {"dataset": puzzle.dataset, "extracted": None if answer is None else answer[:_SHOWN_CHARS]}
         is_reference = context.trajectory.extra.get(_REFERENCE) is True

@@ -5,6 +5,8 @@ Options of the job template (`options`):
     tools       true (default): `python`, `think` and `finish`; false: none; or a list out of these and `web_search`
     rel_tol     leeway of values whose row has none of its own, relative; default: the policy of `graders/quantity.py`
     abs_tol     the same, in the unit of the reference
+    judge       a reward service of the worker that is asked about texts which are not the reference's words
+    reward_service      a service judges everything instead (`handlers/reward_service.py`)
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from workers.graders import MathGrader, VerdictKind
 from workers.graders.choice import compare_choices
 from workers.graders.final_answer import final_answer
 from workers.graders.quantity import Leeway, compare_quantities
+from workers.graders.services import Asked
 from workers.graders.short_text import compare_texts
 from workers.graders.verdict import Verdict
 from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import Environment, EvalContext, StageContext
 from workers.handlers.graded_by import graded_by
+from workers.handlers.reward_service import ServiceGrading, service_of
 from workers.handlers.stem.layouts import LAYOUTS, QUESTIONS
 from workers.handlers.stem.problem import Kind, Problem
 from workers.handlers.submission import submitted
@@ -42,6 +46,7 @@ USES = {
 }
 BY_FINISH = ", or hand it in with the tool `finish`"
 SEARCH = "web_search"
+JUDGE = "judge"
 DEFAULT_TOOLS = ("python", "think", "finish")
 TOOLS = (*DEFAULT_TOOLS, SEARCH)
 SAMPLES = (files("workers.handlers.stem.problems") / "science.jsonl",)
@@ -64,10 +69,12 @@ class StemHandler(AgentHandler):
         self._math = MathGrader()
         self._search_settings = search
         self._search: SearchClient | None = None
+        self._services = ServiceGrading()
         self._stack = AsyncExitStack()
 
     async def open(self) -> None:
         await self._stack.enter_async_context(self._math)
+        await self._stack.enter_async_context(self._services)
         settings = self._search_settings or SearchSettings.load(self.config)
         if settings.url:
             self._search = await self._stack.enter_async_context(SearchClient(settings))
@@ -100,8 +107,14 @@ class StemHandler(AgentHandler):
 
     async def evaluate(self, context: EvalContext) -> Grade:
         problem = _problem(context.spec)
+        grade = await self._services.grade(self, context, lambda trajectory: final_answer(trajectory.answer))
+        if grade is not None:
+            return grade
         answer = final_answer(context.trajectory.answer)
         verdict = Verdict("unreadable", "no_answer") if answer is None else await self._verdict(answer, problem, context.spec)
+        judge = service_of(context.spec, JUDGE)
+        if judge is not None and answer is not None and problem.kind is Kind.TEXT and not verdict.is_right:
+            verdict = await self._judged(judge, answer, problem, context.spec)
         details: dict[str, object] = {
             "verdict": verdict.kind,
             "reason": verdict.reason,
@@ -133,6 +146,19 @@ class StemHandler(AgentHandler):
                 if verdict.correct:
                     return Verdict("right", verdict.reason)
                 return Verdict("unreadable" if verdict.kind is VerdictKind.UNPARSEABLE else "wrong", verdict.reason)
+
+    async def _judged(self, judge: str, answer: str, problem: Problem, spec: JobSpec) -> Verdict:
+        """What a judge says of a text that is not the reference's: other words for the same."""
+        asked = Asked(
+            question=problem.question,
+            reference=" / ".join(problem.answers),
+            response=answer,
+            answer=answer,
+            task=self.name,
+            prompt_id=spec.prompt.id,
+        )
+        scored = await self._services.scored(self, judge, asked)
+        return Verdict("right" if scored.score == 1.0 else "wrong", "judged")
 
     def _web_search(self) -> WebSearchTool:
         if self._search is None:

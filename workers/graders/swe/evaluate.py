@@ -15,6 +15,7 @@ An answer in any case; a `GraderError` only where the task or its image is at fa
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -105,7 +106,9 @@ async def evaluate(sandbox: Sandbox, source: RepositorySource, tests: SweTests, 
         tests = replace(tests, timeout_s=max(MIN_TEST_S, tests.timeout_s - built.took_s))
     command = f"{tests.before}\n{tests.command}" if tests.before else tests.command
     heard = await _run(sandbox, repository.folder, command, tests)
-    log = None if heard.log_was_cut else parse_log(tests.framework, heard.log.decode("utf-8", "replace"))
+    log = None
+    if not heard.log_was_cut:  # in a thread: a log of many megabytes takes seconds, and other jobs share the loop
+        log = await asyncio.to_thread(parse_log, tests.framework, heard.log.decode("utf-8", "replace"))
     results = _results(heard, log, tests)
     verdict = judge(_named(results.ends, tests), tests.fail_to_pass, tests.pass_to_pass, aliases=results.aliases)
     offences = (

@@ -41,7 +41,7 @@ async def test_a_model_searches_and_hands_in_what_it_found(tmp_path: Path) -> No
 
     told = [message.content for message in found.trajectory.messages if message.role == "tool"]
     assert told[0] == "1. Helicases\nh.md\nA helicase unwinds DNA."
-    assert (found.trajectory.answer, found.graded.grade.reward) == ("DNA helicase", 1.0)
+    assert (found.trajectory.answer, found.judged.grade.reward) == ("DNA helicase", 1.0)
     assert not any(KEY in message.content or server_named(message.content) for message in found.trajectory.messages)
 
 
@@ -59,4 +59,4 @@ async def test_a_service_that_is_gone_costs_no_job() -> None:
         found = await attempt(Foreground(handlers), spec, InProcessBackend(lines), journal=noted)
 
     assert any("[The search failed: the search service cannot be reached.]" in message.content for message in found.trajectory.messages)
-    assert found.graded.grade.reward == 1.0
+    assert found.judged.grade.reward == 1.0

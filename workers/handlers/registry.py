@@ -54,6 +54,12 @@ def _gym() -> TaskHandler:
     return GymHandler()
 
 
+def _harbor() -> TaskHandler:
+    from workers.handlers.harbor.handler import HarborHandler
+
+    return HarborHandler()
+
+
 BUILT_IN: Mapping[str, Callable[[], TaskHandler]] = {
     "math": _math,
     "stem": _stem,
@@ -61,6 +67,7 @@ BUILT_IN: Mapping[str, Callable[[], TaskHandler]] = {
     "swe": _swe,
     "reasoning_gym": _reasoning_gym,
     "gym": _gym,
+    "harbor": _harbor,
 }
 
 

@@ -50,6 +50,8 @@ class Layout(Generic[P]):
     id_column: str = "id"
     is_meant: Callable[[Row], bool] | None = None
     """What tells it from another data set with the same columns; None = the columns are enough."""
+    of_folder: Callable[[Path], Iterator[tuple[str, dict[str, object]]]] | None = None
+    """Rows of a folder, each with its place, for a data set that is no file; raises `BadTaskData`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ def load_rows(path: Path | Traversable, layouts: Sequence[Layout[Any]]) -> TaskR
     rows: list[Row] = []
     places: dict[str, str] = {}
     layout: Layout[Any] | None = None
-    for place, found in rows_of(path):
+    for place, found in _all_rows(path, layouts):
         if not rows and not header and set(found) == {"header"} and isinstance(found["header"], dict):
             header = found["header"]
             continue
@@ -129,6 +131,11 @@ def rows_of(path: Path | Traversable, columns: Collection[str] = ()) -> Iterator
         yield from _parquet_rows(path, columns) if isinstance(path, Path) and path.suffix == ".parquet" else _json_rows(path)
     except (OSError, UnicodeDecodeError) as broken:
         raise BadTaskData(f"{path}: {getattr(broken, 'strerror', None) or broken}", field="rows") from broken
+
+
+def _all_rows(path: Path | Traversable, layouts: Sequence[Layout[Any]]) -> Iterator[tuple[str, dict[str, object]]]:
+    readers = [layout.of_folder for layout in layouts if layout.of_folder is not None]
+    return readers[0](path) if readers and isinstance(path, Path) and path.is_dir() else rows_of(path)
 
 
 def text_of(row: Row, name: str, place: str, *, longest: int = 20_000) -> str:

@@ -1,0 +1,2 @@
+#!/bin/bash
+mkdir letters && touch letters/one letters/two

@@ -50,6 +50,7 @@ from tests.e2e.documents import (
     shown_commands,
 )
 from trainer_client import JobRequest, StepRequest, connect
+from workers.graders.services import ScorerSettings
 from workers.sandbox.images import ImageSettings
 from workers.sandbox.service.settings import SandboxSettings
 from workers.settings import WorkerSettings
@@ -243,6 +244,7 @@ def shown_default(value: object) -> str:
         ("The queue", QueueSettings, {}),
         ("A worker", WorkerSettings, {"stage": "*required*", "node": "*host*"}),
         ("Web search", SearchSettings, {}),
+        ("Reward services", ScorerSettings, {"kind": "*required*", "urls": "*required*"}),
         ("A vLLM server", VllmSettings, {}),
         ("Sandboxes", SandboxSettings, {}),
         ("Images", ImageSettings, {}),

@@ -129,15 +129,21 @@ async def test_parts_of_a_reward_are_components_and_one_of_them_can_be_the_rewar
 
 
 async def test_what_an_agent_left_running_meets_no_test_and_what_it_wrote_beforehand_is_gone(sandboxes: SandboxProvider) -> None:
-    """It writes a reward, and leaves a program that writes one as soon as the tests are there."""
-    forge = (
-        "mkdir -p .harbor/logs/verifier; echo 1 > .harbor/logs/verifier/reward.txt; "
-        "(setsid bash -c 'while [ ! -e .harbor/tests ]; do sleep 0.01; done; sleep 0.05; "
-        "while :; do echo 1 > .harbor/logs/verifier/reward.txt; done' >/dev/null 2>&1 &)"
+    """It writes a reward, and leaves a program that writes one again as soon as the tests have written theirs. They give it time."""
+    script = (
+        "#!/bin/bash\n[ -e /logs/verifier/reward.txt ] && exit 1\necho 0 > /logs/verifier/reward.txt\n"
+        "for _ in {1..40}; do [ -e /logs/forged ] && break; sleep 0.01; done\n"
     )
+    forge = (
+        "cd .harbor 2>/dev/null || { mkdir -p .harbor/logs/verifier; cd .harbor; }; echo 1 > logs/verifier/reward.txt; "
+        "(setsid bash -c 'until grep -q 0 logs/verifier/reward.txt; do :; done; echo 1 > logs/verifier/reward.txt; touch logs/forged' "
+        ">/dev/null 2>&1 &)"
+    )
+    row = {**rows()["tidy-up"], "tests": {"test.sh": script}}
 
-    found = await play(sandboxes, job(rows()["rollstream/count-lines"]), [bash(forge), FINISH])
+    found = await play(sandboxes, job(row), [bash(forge), FINISH])
 
+    assert found.judged.grade.details["exit_code"] == 0
     assert found.judged.grade.reward == 0.0
 
 

@@ -148,6 +148,10 @@ class TestWithoutReporter:
         assert results.ends["t.py::a"] == "FAILED"
         assert results.trouble == "not_trusted"
 
+    def test_a_report_that_the_log_knows_nothing_of(self) -> None:
+        """Tested code knows where Jest will write, and may have written there and gone."""
+        assert agree_on_log(HEARD, ParsedLog(statuses={}), command="npx jest", report=ENDS).trouble == "not_trusted"
+
     def test_failures_with_exit_code_0(self) -> None:
         assert agree_on_log(HEARD, replace(LOG, statuses={"a": "FAILED"}), command="go test").trouble == "not_trusted"
 

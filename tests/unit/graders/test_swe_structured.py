@@ -7,7 +7,7 @@ import json
 import pytest
 
 from workers.graders.swe.logs import parse_log
-from workers.graders.swe.structured import go_log, jest_ends, with_json
+from workers.graders.swe.structured import ends_of, go_log, jest_ends, with_json
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,22 @@ def test_events_become_the_log_that_go_prints() -> None:
 
     assert is_whole
     assert dict(parse_log("go", log.decode()).statuses) == {"TestA": "PASSED", "TestB": "FAILED"}
+
+
+def test_the_events_of_go_themselves() -> None:
+    """What a test prints is not how it ended, nor is an end of a test that never began one."""
+    events = [
+        {"Action": "run", "Package": "m", "Test": "TestA"},
+        {"Action": "output", "Package": "m", "Test": "TestA", "Output": "--- PASS: TestB (0.00s)\n"},
+        {"Action": "pass", "Package": "m", "Test": "TestA"},
+        {"Action": "pass", "Package": "m", "Test": "TestB"},
+        {"Action": "run", "Package": "m", "Test": "TestC"},
+        {"Action": "run", "Package": "n", "Test": "TestA"},
+        {"Action": "fail", "Package": "n", "Test": "TestA"},
+        {"Action": "fail", "Package": "n"},
+    ]
+
+    assert ends_of("go", "\n".join(map(json.dumps, events)).encode()) == {"TestA": "FAILED", "TestC": "NO_END"}
 
 
 def test_half_an_event_is_no_whole_log() -> None:

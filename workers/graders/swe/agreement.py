@@ -92,6 +92,8 @@ def agree_on_log(heard: Heard, log: ParsedLog | None, *, command: str, report: M
     told = list(heard.tampering)
     if report is not None:
         told += _named_failed(ends, aliases, log)
+        if ends and not (log.statuses or log.summary):
+            told.append("a report of tests that the log knows nothing of")
     trouble, detail = "", ""
     if not _HIDES_EXIT_CODE.search(command):
         went_wrong = any(status in _FAILING for status in ends.values()) or bool(log.errors)

@@ -27,7 +27,7 @@ from workers.graders.swe.logs import ParsedLog, parse_log
 from workers.graders.swe.patch_apply import Applied, apply_patch
 from workers.graders.swe.repository import PreparedRepository, RepositorySource, lay_files, prepare_repository
 from workers.graders.swe.steering import PutBack, put_back, restore, tree_entries
-from workers.graders.swe.structured import STRUCTURED, jest_ends, run_structured
+from workers.graders.swe.structured import STRUCTURED, ends_of, run_structured
 from workers.graders.swe.verdict import SweVerdict, judge
 from workers.sandbox import Sandbox
 
@@ -180,7 +180,7 @@ async def _run(sandbox: Sandbox, folder: str, command: str, tests: SweTests) -> 
 
 def _results(heard: Heard, log: ParsedLog | None, tests: SweTests) -> Results:
     if tests.framework not in REPORTED:
-        return agree_on_log(heard, log, command=tests.command, report=jest_ends(heard.structured) if heard.structured else None)
+        return agree_on_log(heard, log, command=tests.command, report=ends_of(tests.framework, heard.structured))
     if heard.has_report and not heard.sessions and not heard.timed_out:
         shown = heard.log[-2000:].decode("utf-8", "replace").strip()
         raise GraderError(f"the test runner did not come up (exit code {heard.returncode}): {shown}", grader=GRADER)

@@ -1,8 +1,8 @@
 """Runners that write for machines by themselves, on a channel apart from the log: `go test -json`, and Jest's `--json --outputFile`.
 
-Go's events are turned into the log that `go test -v` prints, so that one parser reads both; Jest's report is held against the log, and the
-worse of the two counts. Tested code has no descriptor of either channel: `go` reads what a test prints and writes the events itself, Jest
-opens its file when all tests are over.
+Go's events are turned into the log that `go test -v` prints as well, so that the same parser reads it; events and Jest's report are held
+against the log, and the worse of the two counts. Tested code has no descriptor of either channel: `go` reads what a test prints and writes
+the events itself, Jest opens its file when all tests are over. A report without a log that comes to its end is not believed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ async def run_structured(sandbox: Sandbox, folder: str, command: str, framework:
         took_s=done.took_s,
         notices=done.notices,
     )
-    if framework != "jest":
-        return heard
+    if framework == "go":
+        return replace(heard, structured=done.stdout)
     try:
         return replace(heard, structured=await sandbox.read_file(place, max_bytes=MAX_EVENTS_BYTES))
     except SandboxFileError:  # it crashed before the end, or is of a kind that does not know the option: the log tells
@@ -66,6 +66,36 @@ def with_json(command: str, framework: str, place: str) -> str:
 
 def _with(words: str, options: str) -> str:
     return f"{words.rstrip()} {options} "
+
+
+def ends_of(framework: str, written: bytes) -> dict[str, str] | None:
+    """How tests ended, by what a runner wrote for machines; None when it is nothing of the kind."""
+    if not written:
+        return None
+    return go_ends(written) if framework == "go" else jest_ends(written)
+
+
+def go_ends(events: bytes) -> dict[str, str] | None:
+    """How tests ended, by `go`'s own events; of tests of one name in several packages the worst. One that began only has `NO_END`."""
+    words = {"pass": "PASSED", "fail": "FAILED", "skip": "SKIPPED"}
+    ends: dict[tuple[str, str], str] = {}
+    for line in events.split(b"\n"):
+        try:
+            event = json.loads(line) if line.startswith(b"{") else None
+        except ValueError:
+            continue
+        if not isinstance(event, dict) or not isinstance(event.get("Test"), str):
+            continue
+        test = (str(event.get("Package", "")), event["Test"])
+        if event.get("Action") == "run":
+            ends.setdefault(test, "NO_END")
+        elif event.get("Action") in words and test in ends:  # a test that never began has no end
+            ends[test] = words[event["Action"]]
+    named: dict[str, str] = {}
+    for (_, name), status in ends.items():
+        if named.get(name, "PASSED") == "PASSED":
+            named[name] = status
+    return named or None
 
 
 def go_log(events: bytes) -> tuple[bytes, bool]:

@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
+from ops.demo.tasks import TASKS
 from ops.tasks.listing import SandboxesHere, listed_tasks
 from ops.tasks.page import page_as_map, render_page, task_page
 from ops.tasks.rows import spec_of
@@ -21,7 +22,7 @@ HERE = SandboxesHere(backend="bubblewrap", isolation=frozenset((Isolation.NONE, 
 NOWHERE = SandboxesHere(backend="", isolation=frozenset(), why="no sandbox backend works here: no bubblewrap")
 
 
-async def test_each_built_in_task_says_what_it_asks_and_brings_twenty_problems() -> None:
+async def test_each_built_in_task_says_what_it_asks_and_those_of_the_demo_bring_twenty_problems() -> None:
     async with Handlers() as handlers:
         tasks = await listed_tasks(handlers, only=tuple(BUILT_IN))
 
@@ -29,7 +30,7 @@ async def test_each_built_in_task_says_what_it_asks_and_brings_twenty_problems()
         assert not task.broken
         assert task.about
         assert task.layouts
-        assert task.samples >= 20
+        assert task.samples >= (20 if task.name in TASKS else 0)
     assert task_as_map(next(task for task in tasks if task.name == "code"), HERE)["sandbox"]["here"] is True
     said = "\n".join(task_lines(tasks, HERE))
     assert "one of any kind; bubblewrap serves it here" in said

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from ops.demo.tasks import TASKS
 from ops.tasks.rows import read_rows, spec_of
 from ops.tasks.scripts import scripted_problems, write_problems
 from ops.tasks.scripts.answers import spoilt
@@ -15,13 +16,12 @@ from ops.tasks.scripts.repairs import first_change
 from pipeline.messages import JobTemplate
 from workers.handlers import Handlers
 from workers.handlers.agent_handler import AgentHandler
-from workers.handlers.registry import BUILT_IN
 from workers.llm.scripted import read_problems
 from workers.llm.scripted.acts import place_in
 from workers.llm.scripted.problems import ProblemBank
 
 
-@pytest.mark.parametrize("task", sorted(BUILT_IN))
+@pytest.mark.parametrize("task", sorted(TASKS))
 async def test_the_model_knows_each_sample_of_each_task_by_its_prompt(task: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     async with Handlers() as handlers:
         handler = await handlers.find(task)

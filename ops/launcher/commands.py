@@ -23,6 +23,9 @@ from ops.launcher.terminal import bold, say, warn
 ROOT = Path(__file__).resolve().parents[2]
 """The project's folder."""
 
+TASK_EXTRAS = {"reasoning_gym": frozenset({"reasoning-gym"})}
+"""Extras that one task alone wants."""
+
 _OVERVIEW = """\
   ./ops/launch demo     run a real step of rollouts here: embedded server, workers, supervisor, scripted model (about a minute)
   ./ops/launch test     run every check and test; --quick takes under 90 s
@@ -58,7 +61,7 @@ def _dispatch(argv: list[str]) -> int:
             say(f"{bold('Rollstream')}: rollouts as a service, on Redis Streams\n\n{_OVERVIEW}")
             return 0
         case ["demo", *arguments]:
-            _ensure(environment, RUN_EXTRAS, argv)
+            _ensure(environment, RUN_EXTRAS | extras_of_demo(arguments), argv)
             _hand_over(environment, ["-m", "ops.demo", *arguments])
         case ["down", *arguments]:
             if not environment.python.exists():
@@ -73,6 +76,17 @@ def _dispatch(argv: list[str]) -> int:
             warn(f"There is no command {unknown!r}.\n\n{_OVERVIEW}")
             return 2
     raise AssertionError("every command returns")
+
+
+def extras_of_demo(arguments: Sequence[str]) -> frozenset[str]:
+    """What the task that a demo names needs beside the rest. What else there is in `arguments` is the demo's to judge."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--task", nargs="?")
+    try:
+        task = parser.parse_known_args(list(arguments))[0].task
+    except argparse.ArgumentError:
+        return frozenset()
+    return TASK_EXTRAS.get(task or "", frozenset())
 
 
 def _ensure(environment: Environment, extras: Iterable[str], argv: Sequence[str]) -> None:

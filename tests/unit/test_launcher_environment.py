@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ops.launcher.bootstrap_pip import ensure_pip, pip_environ
+from ops.launcher.commands import extras_of_demo
 from ops.launcher.environment import Environment, NotAnEnvironment
 from ops.launcher.package_index import IndexUnusable
 
@@ -205,3 +206,18 @@ def test_settings_that_would_lead_pip_elsewhere_do_not_reach_it() -> None:
     assert environ["PIP_INDEX_URL"] == "https://mirror/simple"
     assert environ["PIP_USER"] == "0"
     assert not {"PYTHONPATH", "PIP_TARGET"} & environ.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extras"),
+    [
+        ([], set()),
+        (["down"], set()),
+        (["--task"], set()),
+        (["--task", "math", "--keep"], set()),
+        (["--groups", "2", "--task", "reasoning_gym"], {"reasoning-gym"}),
+        (["--task=reasoning_gym", "--no-such-thing"], {"reasoning-gym"}),
+    ],
+)
+def test_a_demo_brings_what_its_task_alone_wants(arguments: list[str], extras: set[str]) -> None:
+    assert extras_of_demo(arguments) == extras

@@ -13,7 +13,6 @@ from pipeline.errors import InvalidRequest
 from tests.judged import eval_context, judged, spec_of
 from workers.graders import GraderError
 from workers.graders.reasoning_gym import PuzzleGrader
-from workers.graders.reasoning_gym.grader import is_installed
 from workers.handlers.base import Environment, StageContext
 from workers.handlers.reasoning_gym.handler import SAMPLES, ReasoningGymHandler
 from workers.handlers.submission import submitted
@@ -149,5 +148,15 @@ def test_the_tool_is_there_when_it_is_asked_for() -> None:
         handler.messages(spec_of("reasoning_gym", BINARY, {"tools": ["python"]}))
 
 
-def test_the_package_is_looked_for_without_importing_it() -> None:
-    assert is_installed()
+class WithoutPackage(ReasoningGymHandler):
+    """On a machine that lacks it."""
+
+    package = "a_package_that_is_not_there"
+
+
+async def test_a_worker_without_the_package_says_which_extra_brings_it() -> None:
+    handler = WithoutPackage()
+
+    with pytest.raises(InvalidRequest, match=r"needs the package reasoning-gym: pip install 'rollstream\[reasoning-gym\]'"):
+        await handler.open()
+    await handler.close()

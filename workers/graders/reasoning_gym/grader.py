@@ -148,9 +148,9 @@ class PuzzleGrader:
         return reply
 
 
-def is_installed() -> bool:
-    """Whether the package is there, without importing it."""
-    return find_spec(PACKAGE) is not None
+def is_installed(package: str = PACKAGE) -> bool:
+    """Whether a package is there, without importing it."""
+    return find_spec(package) is not None
 
 
 def made_now(puzzle: Puzzle) -> Made:

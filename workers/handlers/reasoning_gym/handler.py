@@ -20,7 +20,7 @@ from pipeline.errors import InvalidRequest
 from pipeline.messages import ChatMessage, Grade, JobSpec, RewardSource, StopReason, Trajectory
 from workers.graders.errors import GraderError
 from workers.graders.reasoning_gym import BadPuzzle, Made, Puzzle, PuzzleGrader, made_now, reference_of
-from workers.graders.reasoning_gym.grader import is_installed
+from workers.graders.reasoning_gym.grader import PACKAGE, is_installed
 from workers.graders.tagged_answer import tagged, tagged_answer
 from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import Environment, EvalContext, RunContext, StageContext
@@ -56,6 +56,8 @@ class ReasoningGymHandler(AgentHandler):
     about = "A puzzle of the package reasoning-gym, scored by it, with fractions; needs the extra reasoning-gym."
     layouts = LAYOUTS
     samples = SAMPLES
+    package = PACKAGE
+    """What must be installed."""
 
     def __init__(self, grader: PuzzleGrader | None = None) -> None:
         self._grader = grader or PuzzleGrader()
@@ -64,7 +66,7 @@ class ReasoningGymHandler(AgentHandler):
         self._stack = AsyncExitStack()
 
     async def open(self) -> None:
-        if not is_installed():
+        if not is_installed(self.package):
             raise InvalidRequest(f"task {self.name!r} needs the package reasoning-gym: {INSTALL}", field="task")
         await self._stack.enter_async_context(self._grader)
         await self._stack.enter_async_context(self._services)

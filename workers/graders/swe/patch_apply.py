@@ -144,7 +144,7 @@ class _Applying:
             return Applied(applies=True, how="apply")
         if said[0].startswith("link "):
             return Applied(applies=False, reason="link", detail=f"{said[0][5:]} is a link in the repository")
-        if len(sections) > MAX_SECTIONS:
+        if len(sections) > MAX_SECTIONS or _removed_links(sections):  # git knows what stands in place of a link, the other ways do not
             return Applied(applies=False, reason="conflict", detail="\n".join(said[1:]))
         return await self._piecewise(sections)
 
@@ -217,7 +217,13 @@ def _may_be_no_link(sections: Sequence[FilePatch]) -> bytes:
             paths.update(dict.fromkeys(parents(path)))
         if section.new is not None and not section.is_link:
             paths.update(dict.fromkeys(section.paths))
-    return b"".join(path + b"\0" for path in paths)
+    removed = _removed_links(sections)
+    return b"".join(path + b"\0" for path in paths if path not in removed)
+
+
+def _removed_links(sections: Sequence[FilePatch]) -> frozenset[bytes]:
+    """Links that the patch takes away; others of its files may stand in their place, or in a folder there."""
+    return frozenset(section.path for section in sections if section.is_link and section.new is None)
 
 
 def _with_ends_of(section: FilePatch, *, lines: int, ended_cr: int) -> FilePatch:

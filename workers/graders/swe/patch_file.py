@@ -105,7 +105,7 @@ class FilePatch:
 
     def written(self) -> list[bytes]:
         old, new = self.old or self.path, self.new or self.path
-        lines = [b"diff --git %s %s" % (quoted(b"a/" + old), quoted(b"b/" + new)), *self.headers]
+        lines = [b"diff --git %s %s" % (_on_git_line(b"a/" + old), _on_git_line(b"b/" + new)), *self.headers]
         if self.hunks:
             lines.append(b"--- " + (b"/dev/null" if self.old is None else _on_file_line(b"a/" + old)))
             lines.append(b"+++ " + (b"/dev/null" if self.new is None else _on_file_line(b"b/" + new)))
@@ -145,6 +145,12 @@ _SHORT = {value: key for key, value in _ESCAPES.items()}
 def _on_file_line(path: bytes) -> bytes:
     written = quoted(path)
     return written + b"\t" if b" " in written and written == path else written  # the tab ends a name that has blanks
+
+
+def _on_git_line(path: bytes) -> bytes:
+    """Always in quotes when it has a blank: git itself does not write them for that, and cannot tell ` /a` twice apart then."""
+    written = quoted(path)
+    return b'"' + written + b'"' if b" " in written and written == path else written
 
 
 def _unquoted(name: bytes) -> bytes:

@@ -204,8 +204,11 @@ def _timed_out() -> Applied:
 
 
 def _paths(sections: Sequence[FilePatch]) -> bytes:
-    """All files that are made, changed or deleted, NUL behind each."""
-    return b"".join(path + b"\0" for path in dict.fromkeys(path for section in sections for path in section.paths))
+    """All files that are made, changed or deleted, NUL behind each: what is kept until the patch has applied. What comes to stand below a
+    link that goes is not there yet."""
+    removed = _removed_links(sections)
+    paths = dict.fromkeys(path for section in sections for path in section.paths if removed.isdisjoint(parents(path)))
+    return b"".join(path + b"\0" for path in paths)
 
 
 def _may_be_no_link(sections: Sequence[FilePatch]) -> bytes:

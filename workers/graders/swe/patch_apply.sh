@@ -42,9 +42,13 @@ links() {
 
 # `git apply` looks at everything first, but what it then cannot write (a folder stands there, no room) it leaves half done.
 keep() {
-    mkdir -p "$place/was" && : > "$place/there" || exit 9
+    mkdir -p "$place/was" && : > "$place/there" && : > "$place/absent" || exit 9
     while IFS= read -r -d '' path; do
         if is_file "$path"; then printf './%s\0' "$path" >> "$place/there"; fi
+        folder=$path
+        while [ "$folder" != "${folder%/*}" ] && folder=${folder%/*} && [ ! -e "./$folder" ]; do
+            printf './%s\0' "$folder" >> "$place/absent"
+        done
     done < "$place/paths"
     [ -s "$place/there" ] || return 0
     xargs -0 cp -pP --parents -t "$place/was" -- < "$place/there" 2>/dev/null && return 0
@@ -59,10 +63,10 @@ restore() {
             mkdir -p -- "$(dirname -- "$path")" && rm -f -- "$path" && cp -pP -- "$place/was/$path" "$path" || exit 9
         elif is_file "$path"; then
             rm -f -- "$path" || exit 9
-            folder=$(dirname -- "$path")
-            while [ "$folder" != . ] && rmdir -- "$folder" 2>/dev/null; do folder=$(dirname -- "$folder"); done
         fi
     done < "$place/paths"
+    while IFS= read -r -d '' folder; do rmdir -- "$folder" 2>/dev/null; done < "$place/absent"
+    return 0
 }
 
 three_way() {

@@ -70,7 +70,7 @@ _ALL = (
     DemoTask(
         name="code",
         asks="{groups} informative groups of {n} rollouts on programs that hidden tests judge, each test a process in a sandbox",
-        groups=3,
+        groups=2,
         takes="about a minute on two free cores",
     ),
     DemoTask(

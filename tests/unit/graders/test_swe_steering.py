@@ -97,6 +97,9 @@ def test_what_steers_other_runners(framework: str, path: str, expected: bool) ->
         ("pytest", "pyproject.toml", b"[project]\n", b"not toml [", True),
         ("pytest", "setup.cfg", b"[metadata]\nname=a\n", b"[metadata]\nname=a\nversion=2\n", False),
         ("pytest", "setup.cfg", b"[metadata]\nname=a\n", b"[metadata]\nname=a\n[tool:pytest]\naddopts=-p x\n", True),
+        ("pytest", "setup.cfg", b"[metadata]\nname=a\n", b"[metadata]\nname=a\n[tool:pytest] # ]\naddopts=-p x\n", True),
+        ("pytest", "setup.cfg", b"[metadata]\nname=a\n", "[metadata]\nname=a\u2028[tool:pytest]\u2028addopts=-p x\n".encode(), True),
+        ("pytest", "setup.cfg", b"[tool:pytest]\naddopts=-q\n", b"[tool:pytest]\n# quiet\naddopts=-q\n\n[metadata]\n", False),
         ("jest", "package.json", b'{"version": "1"}', b'{"version": "2"}', False),
         ("jest", "package.json", b'{"scripts": {"test": "jest"}}', b'{"scripts": {"test": "true"}}', True),
         ("cargo", "Cargo.toml", b"[dependencies]\n", b"[dependencies]\nx='1'\n", False),
@@ -152,3 +155,17 @@ def test_every_test_file_of_go_counts() -> None:
 def test_the_outermost_folder_of_tests() -> None:
     assert folder_of("a/tests/b/tests/test_x.py") == "a/tests"
     assert folder_of("a/test_x.py") == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        ("numpy/testing/tests/test_x.py", "numpy/testing/tests"),
+        ("test_plus/tests/test_x.py", "test_plus/tests"),
+        ("unit_tests/a/test_x.py", "unit_tests"),
+        ("pkg/testing/test_x.py", "pkg/testing"),
+        ("src/latest/contest/test_x.py", ""),
+    ],
+)
+def test_folders_that_may_be_source_are_tests_only_without_another(path: str, folder: str) -> None:
+    assert folder_of(path) == folder

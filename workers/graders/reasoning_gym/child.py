@@ -16,10 +16,10 @@ from typing import Any
 from workers.graders.killable_child import serve
 from workers.graders.reasoning_gym.corrections import scored
 from workers.graders.reasoning_gym.guard import forbid_effects, guard_eval, guard_sympy
-from workers.graders.reasoning_gym.no_plots import leave_out_plots
+from workers.graders.reasoning_gym.left_out import leave_out
 from workers.graders.reasoning_gym.puzzle import digest_of, reference_of
 
-leave_out_plots()
+_NOT_SCORED = leave_out()
 guard_sympy()
 
 import reasoning_gym  # noqa: E402
@@ -82,6 +82,8 @@ def _puzzle(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 def _dataset(name: str, config_json: str) -> Any:
     if name not in DATASETS:
         raise _Bad(f"reasoning-gym {reasoning_gym.__version__} has no data set {name!r}")
+    if name in _NOT_SCORED:
+        raise _Bad(f"{name} is scored with a package that is not installed: pip install reasoning-gym, with all that it asks for")
     config = json.loads(config_json)
     if name == "composite":
         config["datasets"] = [DatasetSpec(**each) for each in config.get("datasets", ())]

@@ -45,7 +45,7 @@ _FUNCTIONS = frozenset((
     "factorial", "Rational", "Integer", "Float",
 ))  # fmt: skip
 """Without `Integral`: an integral that is left as one is no answer to `integrate this`, though the package takes it."""
-_NUMBER = re.compile(r"(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_NUMBER = re.compile(r"(?<!\w)(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _NAME = re.compile(r"[^\W\d]\w*")
 _VARIABLE = re.compile(r"[^\W\d_]_?\d{0,3}")
 _SIGNS = re.compile(r"[\s\w+\-*/^%!(),=<>~&|]*")

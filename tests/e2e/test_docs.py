@@ -51,6 +51,7 @@ from tests.e2e.documents import (
 )
 from trainer_client import JobRequest, StepRequest, connect
 from workers.graders.services import ScorerSettings
+from workers.graders.gym import GymSettings
 from workers.sandbox.images import ImageSettings
 from workers.sandbox.service.settings import SandboxSettings
 from workers.settings import WorkerSettings
@@ -244,6 +245,7 @@ def shown_default(value: object) -> str:
         ("The queue", QueueSettings, {}),
         ("A worker", WorkerSettings, {"stage": "*required*", "node": "*host*"}),
         ("Web search", SearchSettings, {}),
+        ("Text environments", GymSettings, {}),
         ("Reward services", ScorerSettings, {"kind": "*required*", "urls": "*required*"}),
         ("A vLLM server", VllmSettings, {}),
         ("Sandboxes", SandboxSettings, {}),
@@ -267,6 +269,7 @@ def test_each_variable_of_the_environment_is_explained_and_exists() -> None:
         f"ROLLSTREAM_WORKER_{name.upper()}" for name in WorkerSettings.model_fields
     }
     built |= {f"ROLLSTREAM_SEARCH_{name.upper()}" for name in SearchSettings.model_fields}
+    built |= {f"ROLLSTREAM_GYM_{name.upper()}" for name in GymSettings.model_fields}
     built |= {f"ROLLSTREAM_VLLM_{name.upper()}" for name in VllmSettings.model_fields}
     built |= {f"ROLLSTREAM_SANDBOX_{name.upper()}" for name in SandboxSettings.model_fields}
     built |= {f"ROLLSTREAM_IMAGE_{name.upper()}" for name in ImageSettings.model_fields}

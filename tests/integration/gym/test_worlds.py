@@ -127,7 +127,7 @@ class TestOfGymnasium:
             await worlds.go_on(GymWorld(package="gymnasium", environment="CartPole-v1"), "k", [], [])
 
     @pytest.mark.parametrize(
-        ("mode", "said"), [("raises", "the vault is jammed"), ("exits", "status 3"), ("spins", "processor time"), ("eats", "MemoryError")]
+        ("mode", "said"), [("raises", "the vault is jammed"), ("exits", "status 3"), ("spins", "no reply within"), ("eats", "MemoryError")]
     )
     async def test_what_an_environment_does_to_its_process_is_an_error_and_the_next_one_is_served(
         self, worlds: Worlds, mode: str, said: str

@@ -1,7 +1,7 @@
-"""The case files of programs, one test a case, behind walls. All of them run side by side, once: most of them wait for a limit.
+"""The case files of programs, one test a file, behind walls: its cases run side by side, as most of them wait for a limit.
 
 A case that is dangerous runs in a process of its own under limits, as everywhere. Of our own cases those run whose outcome hangs on the
-sandbox. The rest, which are about comparing, run where `ROLLSTREAM_ALL_CASES` is set; the rules themselves are tried by
+sandbox. The rest, which are about comparing, run where `ROLLSTREAM_TEST_ALL_CASES` is set; the rules themselves are tried by
 `tests/unit/graders/test_code_compare.py`.
 """
 
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from tests.cases.areas.code import area
 from tests.cases.case import Case, Difference, read_cases
@@ -29,54 +28,38 @@ OF_THE_SANDBOX = frozenset(
     f"code-own-{number:03}"
     for number in (23, 25, 28, 30, 31, 34, 35, 36, 40, 42, 44, 47, 49, *range(52, 58), 61, 68, 71, 75, 79, 80, 86, 89, 92)
 )
-EVERY_VARIABLE = "ROLLSTREAM_ALL_CASES"
+EVERY_VARIABLE = "ROLLSTREAM_TEST_ALL_CASES"
 WITHOUT_WALLS = ("code-001", "code-027", "code-045")
 """Run in the backend `process` too: the runner there is the same, and what it finds around it is not."""
 
-Results = Mapping[tuple[str, str], Sequence[str]]
+
+def cases(path: Path) -> Iterator[Case]:
+    for case in read_cases(path):
+        if path.name == "code_own.jsonl" and case.id not in OF_THE_SANDBOX and not os.environ.get(EVERY_VARIABLE):
+            continue
+        yield replace(case, input={**case.input, "sandbox": KIND})
+        if case.id in WITHOUT_WALLS:
+            yield replace(case, input={**case.input, "sandbox": "process"})
 
 
-def cases() -> Iterator[Case]:
-    for path in FILES:
-        for case in read_cases(path):
-            if path.name == "code_own.jsonl" and case.id not in OF_THE_SANDBOX and not os.environ.get(EVERY_VARIABLE):
-                continue
-            yield replace(case, input={**case.input, "sandbox": KIND})
-            if case.id in WITHOUT_WALLS:
-                yield replace(case, input={**case.input, "sandbox": "process"})
-
-
-def params() -> Iterator[ParameterSet]:
-    for case in cases():
-        yield pytest.param(case, id=f"{case.id}-{case.input['sandbox']}", marks=pytest.mark.slow)
-
-
-@pytest.fixture(scope="module")
-def results() -> Results:
-    """What each case came to, by its id and kind of sandbox."""
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+async def test_cases(path: Path) -> None:
     usable(KIND)
-    return asyncio.run(run_all())
-
-
-async def run_all() -> Results:
     slots = asyncio.Semaphore(SIDE_BY_SIDE)
-    found: dict[tuple[str, str], Sequence[str]] = {}
+    different: dict[str, Sequence[str]] = {}
     async with area() as check:
 
         async def run(case: Case) -> None:
             async with slots:
                 try:
                     raw = case.raw.replace('"input": {', f'"input": {{"sandbox": "{case.input["sandbox"]}", ', 1)
-                    different = await (run_one("code", replace(case, raw=raw)) if case.danger else check(case))
+                    found = await (run_one("code", replace(case, raw=raw)) if case.danger else check(case))
                 except Exception as broken:  # noqa: BLE001  # whatever the product raises is what came instead
-                    different = [Difference("no error", "a verdict", f"{type(broken).__name__}: {broken}")]
-                found[case.id, case.input["sandbox"]] = [str(one) for one in different]
+                    found = [Difference("no error", "a verdict", f"{type(broken).__name__}: {broken}")]
+                if found:
+                    different[f"{case.id}, {case.input['sandbox']}"] = [str(one) for one in found]
 
-        await asyncio.gather(*map(run, cases()))
-    return found
-
-
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("case", list(params()))
-def test_case(case: Case, results: Results) -> None:
-    assert results[case.id, case.input["sandbox"]] == []
+        await asyncio.gather(*map(run, cases(path)))
+    assert different == {}

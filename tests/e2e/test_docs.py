@@ -50,8 +50,8 @@ from tests.e2e.documents import (
     shown_commands,
 )
 from trainer_client import JobRequest, StepRequest, connect
-from workers.graders.services import ScorerSettings
 from workers.graders.gym import GymSettings
+from workers.graders.services import ScorerSettings
 from workers.sandbox.images import ImageSettings
 from workers.sandbox.service.settings import SandboxSettings
 from workers.settings import WorkerSettings

@@ -15,18 +15,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from workers.graders.gym.lamps import Lamps
+from workers.graders.gym.refusals import BadWorld, NotInstalled
+from workers.graders.gym.verifiers_env import VerifiersEnv
 from workers.graders.gym.world import Happened, Refused
 
 _HIGHLIGHT = re.compile(r"\x1b\[[0-9;]*[1-9][0-9;]*m(.*?)\x1b\[0?m", re.DOTALL)
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class BadWorld(Exception):
-    """What is asked for cannot be had: no such environment, options that it does not take, actions or observations that are no text."""
-
-
-class NotInstalled(Exception):
-    """The package is not there."""
 
 
 class Env:
@@ -52,7 +46,8 @@ class Env:
     def reset(self, seed: int) -> Happened:
         """The beginning of an episode."""
         observation, info = self._env.reset(seed=seed)
-        return Happened(self._seen(observation, info), 0.0, False, False)
+        system = info.get("system")
+        return Happened(self._seen(observation, info), 0.0, False, False, system if isinstance(system, str) else "")
 
     def step(self, action: str) -> Happened | Refused:
         """One action, as a text."""
@@ -78,6 +73,8 @@ class Env:
             if environment != "lamps":
                 raise BadWorld(f"rollstream has no environment {environment!r}; it has lamps")
             return Lamps(**options)
+        if package == "verifiers":
+            return VerifiersEnv(environment, options)
         try:
             library = importlib.import_module({"gem": "gem", "gymnasium": "gymnasium"}[package])
         except ModuleNotFoundError as missing:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, get_args
 
-Package = Literal["rollstream", "gem", "gymnasium"]
+Package = Literal["rollstream", "gem", "gymnasium", "verifiers"]
 PACKAGES: tuple[Package, ...] = get_args(Package)
 
 
@@ -34,6 +34,8 @@ class Happened:
     reward: float
     terminated: bool
     truncated: bool
+    system: str = ""
+    """Of `reset`: what stands before its text as the system message."""
 
     @property
     def ends(self) -> bool:
@@ -42,7 +44,7 @@ class Happened:
     @property
     def digest(self) -> str:
         """Of all of it: equal for two episodes that went the same way."""
-        whole = repr((self.text, self.reward, self.terminated, self.truncated))
+        whole = repr((self.text, self.reward, self.terminated, self.truncated, self.system))
         return blake2b(whole.encode(), digest_size=8).hexdigest()
 
 

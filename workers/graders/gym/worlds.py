@@ -25,7 +25,7 @@ from workers.graders.gym.world import GymWorld, Happened, Refused
 from workers.graders.killable import CallCrashed, CallTimedOut, ChildNotStarted, KillablePool
 
 _MODULE = "workers.graders.gym.child"
-_EXTRAS = {"gem": "gem", "gymnasium": "gym"}
+_EXTRAS = {"gem": "gem", "gymnasium": "gym", "verifiers": "verifiers"}
 
 
 class WorldBroke(GraderError):

@@ -85,6 +85,8 @@ class GymHandler(AgentHandler):
         with context.active.waiting():  # a free process and the import of a package are not the model's time
             episode = await Episode.begin(self._worlds(), problem.world, problem.action_in)
         *before, asked = self.messages(context.spec)
+        if episode.began.system and not before:
+            before = [ChatMessage(role="system", content=episode.began.system)]
         first = ChatMessage(role="user", content="\n\n".join(text for text in (asked.content, episode.began.text) if text))
         yield Scene(messages=(*before, first), world=episode, record=episode.record)
 

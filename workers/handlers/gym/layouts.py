@@ -1,8 +1,8 @@
 """The rows that the task `gym` reads.
 
-package       `gem`, `gymnasium` or `rollstream`
+package       `gem`, `gymnasium`, `verifiers` or `rollstream`
 environment   as the package registers it: `game:GuessTheNumber-v0`, `FrozenLake-v1`, `lamps`
-seed          of `reset`; without one 0. All members of a group play the same episode
+seed          of `reset`; without one 0; of verifiers the row of its data set. All members of a group play the same
 options       keyword arguments that it is made with
 intro         a text before the first observation
 action        what of the model's message is the action: `message` all of it, `boxed` what stands in its last \\boxed{}, `tag` what

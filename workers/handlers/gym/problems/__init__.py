@@ -1,0 +1,1 @@
+"""Episodes that ship with the task `gym`."""

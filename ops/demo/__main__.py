@@ -132,7 +132,8 @@ def _demo(console: Console, places: Places, model: DemoModel, options: argparse.
             )
             outcome = asyncio.run(step)
         summarize(console, outcome)
-        next_commands(console, outcome, kept=state if options.keep else None)
+        again = "./ops/launch demo" + f" --task {model.task}" * (model.task != "math") + f" --llm {model.name}" * (model.name != "scripted")
+        next_commands(console, outcome, kept=state if options.keep else None, again=again)
         kept = options.keep
         return 0
     except (HostFailed, WaitTimeout, RollstreamError) as error:

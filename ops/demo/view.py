@@ -166,8 +166,8 @@ def _figures(console: Console, outcome: DemoOutcome) -> None:
         console.print(f"[bold]{name:9s}[/bold]{text}")
 
 
-def next_commands(console: Console, outcome: DemoOutcome, *, kept: DemoState | None) -> None:
-    """Where to go from here."""
+def next_commands(console: Console, outcome: DemoOutcome, *, kept: DemoState | None, again: str) -> None:
+    """Where to go from here; `again` is the command that shows the same demo."""
     console.print("\n[bold]next[/bold]")
     if kept is not None:
         console.print("  .venv/bin/rollstream top                     the pipeline, live")
@@ -178,7 +178,7 @@ def next_commands(console: Console, outcome: DemoOutcome, *, kept: DemoState | N
     else:
         console.print(f"  .venv/bin/rollstream job show {outcome.example.job}   this trajectory again")
         console.print(f"  .venv/bin/rollstream queue peek results:{kept_run(outcome)}   the records a trainer reads")
-        console.print("  ./ops/launch demo --keep                     the same, and leave it up")
+        console.print(f"  {again} --keep   the same, and leave it up")
 
 
 def kept_run(outcome: DemoOutcome) -> str:

@@ -46,7 +46,8 @@ def render_story(console: Console, story: JobStory, *, longest: int) -> None:
         render_trajectory(console, story.trajectory, longest=longest)
     if story.grade is not None:
         console.print()
-        details = visible(" · ".join(f"{name}: {value}" for name, value in story.grade.details.items() if name != SANDBOX))
+        said = {name: value for name, value in story.grade.details.items() if name != SANDBOX and value not in ("", None, [], {}, ())}
+        details = visible(" · ".join(f"{name}: {value}" for name, value in said.items()))
         console.print(f"[bold]verdict[/bold] reward {story.grade.reward:g}   {escape(details)}   ({escape(visible(story.grade.grader))})")
     if story.attached:
         kept = ", ".join(f"{name} ({size:,} bytes)" for name, size in story.attached.items())

@@ -33,3 +33,15 @@ def test_control_characters_of_a_job_are_spelt_out() -> None:
     assert not set("\x1b\x07\r\u202e") & set(shown)
     assert shown.count(r"\x1b]0;title\x07\x1b[2J\r\u202e[bold]x") == 5
     assert "    code" in shown
+
+
+def test_what_a_grader_left_empty_takes_no_place_in_the_verdict() -> None:
+    details = {"reason": "", "broken": [], "notices": {}, "error": None, "timed_out": False, "exit_code": 0}
+    story = JobStory(
+        job="run1.e0-1.0.0", header={"st": "done"}, prompt=None, trajectory=None, grade=replace(a_grade(), details=details), unreadable=()
+    )
+    out = io.StringIO()
+
+    render_story(Console(file=out, width=200, color_system=None), story, longest=900)
+
+    assert "   timed_out: False · exit_code: 0   (" in out.getvalue()

@@ -185,7 +185,7 @@ def _json_rows(path: Path | Traversable) -> Iterator[tuple[str, dict[str, object
                 continue
             place = f"{path}:{number}"
             try:
-                found = json.loads(line)
+                found = json.loads(line.rstrip())  # else a line that breaks off does so in the next one, at column 1
             except json.JSONDecodeError as broken:
                 raise BadTaskData(f"{place}: no JSON: {broken.msg} at column {broken.colno}", field="rows") from broken
             except (ValueError, RecursionError) as broken:

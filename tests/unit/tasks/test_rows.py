@@ -49,6 +49,14 @@ def test_a_file_with_a_row_that_is_no_problem_is_refused_whole_whatever_the_limi
         read_rows(MathHandler(), file, limit=1)
 
 
+def test_a_line_that_breaks_off_is_told_with_the_place_where_it_does(tmp_path: Path) -> None:
+    """The end of the line was read as a line of its own, and the place was its column 1."""
+    (tmp_path / "cut.jsonl").write_text('{"question": "x", "answer":\n')
+
+    with pytest.raises(BadTaskData, match=r"cut\.jsonl:1: no JSON: .* at column 28"):
+        read_rows(MathHandler(), tmp_path / "cut.jsonl")
+
+
 def test_a_row_of_two_files_is_there_once(tmp_path: Path) -> None:
     class Twice(MathHandler):
         samples: tuple[Traversable, ...] = tuple(

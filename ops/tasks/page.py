@@ -86,8 +86,10 @@ def render_page(console: Console, page: TaskPage, here: SandboxesHere | None) ->
     _section(console, "layouts", "" if handler.layouts else "the task reads rows itself")
     for layout in handler.layouts:
         console.print(Text(f"  {layout.name}: {', '.join(sorted(layout.columns))}"))
-    _section(console, "options", _pairs(template.options) or "none named")
-    if documented := _options_of(handler):
+    documented = _options_of(handler)
+    if template.options or not documented:
+        _section(console, "options", _pairs(template.options) or "none")
+    if documented:
         console.print(Text(documented))
     _section(console, "sandbox", sandbox_words(page.sandbox, here))
     _section(console, "limits", _pairs(asdict(template.limits)))

@@ -63,6 +63,7 @@ async def test_a_page_shows_the_prompt_as_the_model_meets_it() -> None:
     assert "reference  \\boxed{7}" in shown
     assert "isolated; no backend works here" in shown
     assert "abs_tol     leeway for numbers" in shown
+    assert "options  none" not in shown  # which would be read as: it has no options
     assert "GSM8K: answer, question" in shown
     told = page_as_map(page, HERE)
     assert [tool["function"]["name"] for tool in told["tools"]] == ["python"]

@@ -94,7 +94,7 @@ async def _regrade(
             if file.found.get(one.job) is not one:
                 file.add(one)
             say(one)
-            progress.say(f"{len(found)} of {len(names)} judged again")
+            progress.say(f"{len(found)} of {len(names)} looked at")
 
         most = parallel or WorkerSettings(stage=Stage.EVAL).slot_count
         await regrade(names, read, regrader, parallel=most, told=told, done=file.done)

@@ -32,9 +32,9 @@ PUT_BACK_S = 60.0
 MAX_CONFIGURATION_BYTES = 4 * 1024 * 1024
 
 PYTHON = frozenset(("pytest", "unittest", "django", "sympy"))
-TEST_FOLDERS = (re.compile(r"tests?|__tests__|spec"), re.compile(r"testing"), re.compile(r"(.+[_-])?(unit)?tests?([_-].+)?"))
+TEST_FOLDERS = (re.compile(r"tests?|__tests__|spec"), re.compile(r"testing"), re.compile(r"(.+[_-])?(unit)?tests?|tests[_-].+"))
 """A folder of that name that holds a test of the task is all tests: helpers and data beside them decide as much as they do. What comes
-first here goes before: `testing/` and `test_tools/` with `tests/` in them are source."""
+first here goes before: `testing/` and `tools_test/` with `tests/` in them are source."""
 INSTALLED = frozenset(("site-packages", "dist-packages", ".venv", "venv", ".tox", ".nox", "node_modules"))
 """Installed programs and packages: the runner is one of them."""
 ROOTS = frozenset(("", "src", "lib", "python"))

@@ -24,6 +24,8 @@ MODULES = (
     "_pytest.fixtures",
     "_pytest.nodes",
     "_pytest.terminal",
+    "_pytest.assertion",
+    "_pytest.assertion.rewrite",
     "pluggy._callers",
     "pluggy.callers",
     "pluggy._hooks",
@@ -58,6 +60,8 @@ class Reporter:
         self.phases = {}
         self.raised = {}
         self.codes = {}
+        self.items = {}
+        self.stopped_by = {}
         self.counts = {}
         self.session = None
         self.plugins = None
@@ -73,6 +77,12 @@ class Reporter:
     @pytest.hookimpl(trylast=True)
     def pytest_itemcollected(self, item):
         self.codes[item.nodeid] = self.watch.code_of(getattr(item, "obj", None))
+        self.items[item.nodeid] = item, type(item)
+        self.watch.know_class(getattr(item, "cls", None))
+        trouble = self.watch.trouble_with(str(item.fspath), getattr(item, "module", None))
+        if trouble and trouble not in self.watch.told:
+            self.watch.told.add(trouble)
+            self._tell(trouble)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid, location):
@@ -81,13 +91,16 @@ class Reporter:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item):
-        if "runtest" in vars(item) or self.watch.was_replaced(getattr(item, "obj", None), self.codes.get(item.nodeid)):
+        replaced = {"runtest", "ihook"}.intersection(vars(item)) or type(item) is not self.items.get(item.nodeid, (item, type(item)))[1]
+        if replaced or self.watch.was_replaced(getattr(item, "obj", None), self.codes.get(item.nodeid)):
             self._tell("the test %s was replaced by another one" % item.nodeid)
         outcome = yield
         raised = getattr(outcome, "exception", None)
         if raised is None:
             info = getattr(outcome, "_excinfo", None)
             raised = info[1] if info else None
+        if isinstance(raised, pytest.xfail.Exception):
+            self.stopped_by[item.nodeid] = _caller_of(raised)
         self.raised[item.nodeid] = raised is not None and not isinstance(raised, pytest.skip.Exception)
 
     @pytest.hookimpl(tryfirst=True)
@@ -104,6 +117,11 @@ class Reporter:
         if status == "PASSED" and self.raised.get(nodeid):
             self._tell("%s raised, and was reported as passed" % nodeid)
             status = "FAILED"
+        if status == "XFAIL" and not self._may_fail(nodeid):
+            status = "XFAIL_NOTRUN"  # nothing of the tests asked for it
+        changed = self.watch.class_changed(getattr(self.items.get(nodeid, (None,))[0], "cls", None))
+        if changed:
+            self._tell("%s of a class of tests was replaced" % changed)
         for name in self.watch.changed():
             self._tell("the runner's %s was replaced" % name)
         self.counts[status] = self.counts.get(status, 0) + 1
@@ -154,6 +172,21 @@ class Reporter:
             return "NO_END"
         return "PASSED" if all(xfail is None for _, xfail in call) else "XPASS"
 
+    def _may_fail(self, nodeid):
+        """Whether the test, or a `conftest.py`, speaks of expected failures; true where we did not see it collected (pytest-xdist)."""
+        if nodeid not in self.items:
+            return True
+        item = self.items[nodeid][0]
+        plugins = item.config.pluginmanager.get_plugins()
+        files = {getattr(plugin, "__file__", None) or "" for plugin in plugins}
+        files = {path for path in files if os.path.basename(path) == "conftest.py"} | {str(item.fspath)}
+        obj = getattr(item, "obj", None)
+        if nodeid in self.stopped_by:
+            return self.watch.may_fail({self.stopped_by[nodeid]}, None, None) and (
+                self.stopped_by[nodeid] in files or self.stopped_by[nodeid] == getattr(self.watch.code_of(obj), "co_filename", None)
+            )
+        return self.watch.may_fail(files, getattr(item, "cls", None), obj)
+
     def _names(self, nodeid):
         try:
             seen = self.session.config.cwd_relative_nodeid(nodeid)
@@ -176,6 +209,16 @@ class Reporter:
         self.send({"e": "tampering", "why": why})
 
 
+def _caller_of(raised):
+    """The file that called `pytest.xfail`."""
+    trace, path = raised.__traceback__, ""
+    while trace is not None:
+        found = trace.tb_frame.f_code.co_filename
+        path = path if os.path.join("_pytest", "outcomes.py") in found else found
+        trace = trace.tb_next
+    return path
+
+
 def pytest_configure(config):
     if made is not None:
         config.pluginmanager.register(made, "reporter-" + __name__)
@@ -191,6 +234,9 @@ def begin():
     for name in MODULES:
         with contextlib.suppress(ImportError):
             __import__(name)
+    __import__(WATCH).let_no_test_stop_quietly()
+    # bytecode of tests is not believed: whoever is imported before them may have written it
+    sys.modules["_pytest.assertion.rewrite"]._read_pyc = lambda *source, **named: None
     watch = __import__(WATCH).RunnerWatch(MODULES, NAMESPACES, os.getcwd())
     for name in (CHANNEL, WATCH):
         sys.modules.pop(name, None)

@@ -43,6 +43,8 @@ class Reporter:
         if self.send is None and os.getpid() == self.owner:
             channel = __import__(CHANNEL)
             self.send = channel.connect("unittest") or (lambda event: None)
+            __import__(WATCH).let_no_test_stop_quietly()
+            sys.dont_write_bytecode = True  # so whose bytecode is newer was put there
             self.watch = __import__(WATCH).RunnerWatch(MODULES, NAMESPACES, os.getcwd())
             for name in (CHANNEL, WATCH):
                 sys.modules.pop(name, None)
@@ -54,6 +56,7 @@ class Reporter:
         self.verdicts[id(test)] = []
         name = getattr(test, "_testMethodName", "")
         replaced = name in vars(test) or "run" in vars(test)
+        replaced = replaced or any(key.startswith("assert") and self.watch.from_inside(value) for key, value in vars(test).items())
         if replaced or self.watch.was_replaced(getattr(test, name, None), self.codes.get(test.id())):
             self.send({"e": "tampering", "why": "the test %s was replaced by another one" % test.id()})
         self.send({"e": "begin", "t": names_of(test)})
@@ -68,9 +71,19 @@ class Reporter:
             each = waiting.pop()
             if hasattr(each, "_testMethodName"):
                 self.codes[each.id()] = self.watch.code_of(getattr(each, each._testMethodName, None))
+                self.watch.know_class(type(each))
+                self._look_at(sys.modules.get(type(each).__module__))
             else:
                 with contextlib.suppress(TypeError):  # a runner's own kind of test may be no suite
                     waiting += list(each)
+
+    def _look_at(self, module):
+        """The file that tests are from."""
+        path = getattr(module, "__file__", None)
+        trouble = path and (self.watch.trouble_with(path, module) or self.watch.cached_trouble(module))
+        if trouble and trouble not in self.watch.told:
+            self.watch.told.add(trouble)
+            self.send({"e": "tampering", "why": trouble})
 
     def note(self, test, verdict):
         if os.getpid() != self.owner:
@@ -92,6 +105,11 @@ class Reporter:
         self._end(test, "NO_END")
 
     def _end(self, test, verdict):
+        if verdict == "XFAIL" and not self.watch.may_fail((), type(test), getattr(test, getattr(test, "_testMethodName", ""), None)):
+            verdict = "XFAIL_NOTRUN"  # nothing of the tests asked for it
+        changed = self.watch.class_changed(type(test))
+        if changed:
+            self.send({"e": "tampering", "why": "%s of a class of tests was replaced" % changed})
         for name in self.watch.changed():
             self.send({"e": "tampering", "why": "the runner's %s was replaced" % name})
         self.counts[verdict] = self.counts.get(verdict, 0) + 1

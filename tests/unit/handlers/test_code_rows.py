@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.graders.code import AssertTest, CallTest, StdioTest
+from workers.graders.code import AssertTest, CallTest, CodeTests, StdioTest
 from workers.handlers.code.fences import fenced, last_program
 from workers.handlers.code.layouts import LAYOUTS
 from workers.handlers.code.pickled_text import NotPickledTextError, pickled_text
@@ -241,3 +241,14 @@ def test_the_last_closed_fence_is_the_program(text: str, program: str | None) ->
 @pytest.mark.parametrize("program", ["a = 1", "s = '```'", "x = '''\n```python\n```\n'''", ""])
 def test_a_fenced_program_is_found_again(program: str) -> None:
     assert last_program(f"Here:\n{fenced(program)}\nDone.") == program
+
+
+def test_a_program_with_future_imports_stands_behind_what_the_problem_defines() -> None:
+    problem = Problem(question="q", tests=CodeTests(tests=()), preamble="import math\n")
+
+    whole = problem.whole("from __future__ import annotations\nfrom __future__ import (\n    division,\n)\n\ndef f(x: int) -> Later: ...\n")
+
+    compile(whole, "whole.py", "exec")
+    assert whole.startswith("from __future__")
+    assert "import math" in whole
+    assert problem.whole("x = 1") == "import math\n\nx = 1"

@@ -107,7 +107,7 @@ class CodeHandler(AgentHandler):
         program = _program(context.trajectory, options)
         if program is None or not program.strip():
             return self._refused(NO_PROGRAM)
-        whole = f"{problem.preamble}\n{program}" if problem.preamble.strip() else program
+        whole = problem.whole(program)
         if len(whole.encode("utf-8", "surrogatepass")) > MAX_PROGRAM_BYTES:
             return self._refused(TOO_LONG)
         verdict = await _graded(context, whole, problem, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from workers.graders.code import AssertTest, CodeTests
@@ -10,6 +11,8 @@ MAX_CHARS = 60_000
 """Of a question, a starter, a solution or a program of tests."""
 MAX_TESTS = 1_000
 """Of one row. Data sets with more have them cut by the option `max_tests`."""
+_FUTURE = re.compile(r"^from __future__ import (?:\([^)]*\)|[^\n]*)", re.MULTILINE)
+"""Python wants these before all else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +32,9 @@ class Problem:
     def is_called(self) -> bool:
         """Whether functions are called, and nothing is read or printed."""
         return bool(self.tests.entry) or any(isinstance(test, AssertTest) for test in self.tests.tests)
+
+    def whole(self, program: str) -> str:
+        """A program with what stands before it."""
+        if not self.preamble.strip():
+            return program
+        return "\n".join((*_FUTURE.findall(program), self.preamble, _FUTURE.sub("", program)))

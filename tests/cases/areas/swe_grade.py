@@ -99,6 +99,7 @@ async def _tests(sandbox: Sandbox, kind: str, given: dict[str, Any]) -> SweTests
         fail_to_pass=tuple(given["FAIL_TO_PASS"]),
         pass_to_pass=tuple(given["PASS_TO_PASS"]),
         files={path: text.encode() for path, text in given["hidden_test_files"].items()},
+        setup=given.get("setup", ""),
         env=env,
         timeout_s=float(given.get("timeout_s", 60)),
     )

@@ -100,10 +100,13 @@ async def evaluate(sandbox: Sandbox, source: RepositorySource, tests: SweTests, 
     if not applied.applies:
         took_s = time.monotonic() - began
         return Evaluation(resolved=False, reason=applied.reason, detail=applied.detail, applied=applied, took_s=took_s)
-    undone = await _lay_tests(sandbox, repository, source, tests, applied)
-    if tests.setup:
+    whole = await tree_entries(sandbox, repository.folder, repository.whole_tree) if source.hidden else {}
+    hidden = {path: entry for path, entry in whole.items() if _below(path, source.hidden)}
+    undone = await _put_back(sandbox, repository, source, tests, applied, hidden)
+    if tests.setup:  # may run what the patch brought: the tests come after it
         built = await sandbox.exec(f"exec 2>&1\n{tests.setup}", cwd=repository.folder, env=tests.env, timeout_s=tests.timeout_s)
         tests = replace(tests, timeout_s=max(MIN_TEST_S, tests.timeout_s - built.took_s))
+    await _lay_tests(sandbox, repository.folder, tests, hidden)
     command = f"{tests.before}\n{tests.command}" if tests.before else tests.command
     heard = await _run(sandbox, repository.folder, command, tests)
     log = None
@@ -133,24 +136,30 @@ async def evaluate(sandbox: Sandbox, source: RepositorySource, tests: SweTests, 
     )
 
 
-async def _lay_tests(
-    sandbox: Sandbox, repository: PreparedRepository, source: RepositorySource, tests: SweTests, applied: Applied
+async def _put_back(
+    sandbox: Sandbox,
+    repository: PreparedRepository,
+    source: RepositorySource,
+    tests: SweTests,
+    applied: Applied,
+    hidden: Mapping[str, tuple[str, str]],
 ) -> PutBack:
-    """Puts back what must not count, then lays the hidden tests."""
-    folder, base = repository.folder, repository.base_commit
-    whole = await tree_entries(sandbox, folder, repository.whole_tree) if source.hidden else {}
-    hidden = {path: entry for path, entry in whole.items() if _below(path, source.hidden)}
+    """Undoes what must not count."""
     laid = paths_of_patch(tests.patch)
-    undone = await put_back(
+    return await put_back(
         sandbox,
-        folder,
-        base,
+        repository.folder,
+        repository.base_commit,
         applied.paths,
         framework=tests.framework,
         command=tests.command,
         test_files={*tests.files, *tests.removed, *laid, *hidden, *source.hidden, *tests.places, *files_of_ids(tests)},
         import_roots=[root for root in tests.env.get("PYTHONPATH", "").split(":") if root and not root.startswith(("/", "."))],
     )
+
+
+async def _lay_tests(sandbox: Sandbox, folder: str, tests: SweTests, hidden: Mapping[str, tuple[str, str]]) -> None:
+    """Lays the hidden tests."""
     await restore(sandbox, folder, [(path, *entry) for path, entry in hidden.items()])
     await restore(sandbox, folder, [(path, "0", "") for path in (*tests.removed, *tests.files)])
     if tests.files:
@@ -159,7 +168,6 @@ async def _lay_tests(
         there = await apply_patch(sandbox, folder, tests.patch)
         if not there.applies:
             raise GraderError(f"the task's tests cannot be applied: {there.reason}: {there.detail}", grader=GRADER)
-    return undone
 
 
 async def _run(sandbox: Sandbox, folder: str, command: str, tests: SweTests) -> Heard:

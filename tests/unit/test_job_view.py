@@ -36,7 +36,7 @@ def test_control_characters_of_a_job_are_spelt_out() -> None:
 
 
 def test_what_a_grader_left_empty_takes_no_place_in_the_verdict() -> None:
-    details = {"reason": "", "broken": [], "notices": {}, "error": None, "timed_out": False, "exit_code": 0}
+    details: dict[str, object] = {"reason": "", "broken": [], "notices": {}, "error": None, "timed_out": False, "exit_code": 0}
     story = JobStory(
         job="run1.e0-1.0.0", header={"st": "done"}, prompt=None, trajectory=None, grade=replace(a_grade(), details=details), unreadable=()
     )

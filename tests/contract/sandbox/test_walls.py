@@ -14,6 +14,10 @@ from tests.contract.sandbox.conftest import an_owner
 from tests.contract.sandbox.kinds import Kind
 from tests.sandbox_ground import image_folder
 from workers.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from workers.sandbox.shell_session import MAX_WORD_BYTES
+
+LONG = f"  # {'x' * MAX_WORD_BYTES}"
+"""Makes a command one that goes in by a file; a short one goes in by the terminal."""
 
 
 def glance(folder: Path) -> list[tuple[str, int, int, int]]:
@@ -139,7 +143,7 @@ async def test_no_descriptor_of_ours_gets_in(walled: Kind, sandbox: Sandbox) -> 
 async def test_what_is_given_can_be_read_and_not_changed(walled: Kind, sandbox: Sandbox) -> None:
     shell = sandbox.shell()
 
-    result = await shell.run('ls -1 "$__rs_dir"; touch "$__rs_dir/x"; rm -rf "$__rs_dir"; ls -d "$__rs_dir"', timeout_s=10)
+    result = await shell.run('ls -1 "$__rs_dir"; touch "$__rs_dir/x"; rm -rf "$__rs_dir"; ls -d "$__rs_dir"' + LONG, timeout_s=10)
 
     assert result.output.startswith("boot.sh\ncommand\n")
     assert result.output.count("Read-only file system") >= 2
@@ -155,7 +159,7 @@ async def test_a_link_in_place_of_a_shared_folder_is_not_followed(sandbox: Sandb
     await shell.run(f'rm -rf "$__rs_dir"; ln -s {treasure} "$__rs_dir"', timeout_s=10)
 
     with contextlib.suppress(Exception):
-        await shell.run("echo anything", timeout_s=10)
+        await shell.run("echo anything" + LONG, timeout_s=10)
 
     assert [path.name for path in treasure.iterdir()] == ["command"]
     assert (treasure / "command").read_text() == "precious"
@@ -169,7 +173,7 @@ async def test_a_second_name_of_a_file_is_not_written_through(sandbox: Sandbox, 
     await shell.run(f'ln -f {precious} "$__rs_dir/command"', timeout_s=10)
 
     with contextlib.suppress(Exception):
-        await shell.run("echo anything", timeout_s=10)
+        await shell.run("echo anything" + LONG, timeout_s=10)
 
     assert precious.read_text() == "precious"
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 
 from workers.graders.swe.logs.lines import lines_of
-from workers.graders.swe.logs.parsed import Ends, ParsedLog, Status
+from workers.graders.swe.logs.parsed import Ends, ParsedLog, Status, parsed_log
 
 _ENDS = {"ok": Status.PASSED, "FAILED": Status.FAILED, "ignored": Status.SKIPPED}
 _RUNNING = re.compile(r"running ([0-9]+) tests?")
@@ -126,10 +126,4 @@ def parse_cargo(log: str) -> ParsedLog:
     for line in lines_of(log):
         reader.read(line)
     reader.close()
-    statuses = reader.ends.words()
-    return ParsedLog(
-        statuses=statuses,
-        aliases=reader.others.words(without=statuses),
-        errors=tuple(dict.fromkeys(reader.errors)),
-        summary=reader.counts,
-    )
+    return parsed_log(reader.ends, reader.others, reader.errors, reader.counts)

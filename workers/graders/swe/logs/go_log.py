@@ -19,7 +19,7 @@ import json
 import re
 
 from workers.graders.swe.logs.lines import lines_of
-from workers.graders.swe.logs.parsed import Ends, ParsedLog, Status
+from workers.graders.swe.logs.parsed import Ends, ParsedLog, Status, parsed_log
 
 _ENDS = {"PASS": Status.PASSED, "FAIL": Status.FAILED, "SKIP": Status.SKIPPED}
 _RESULT = re.compile(r"( *)--- (PASS|FAIL|SKIP): (.+) \([0-9.]+(?:s| seconds)\)")
@@ -117,10 +117,4 @@ def parse_go(log: str) -> ParsedLog:
     for line in lines_of(log):
         reader.read(line)
     reader.close()
-    statuses = reader.ends.words()
-    return ParsedLog(
-        statuses=statuses,
-        aliases=reader.qualified.words(without=statuses),
-        errors=tuple(dict.fromkeys(reader.errors)),
-        summary={} if reader.is_complete else None,
-    )
+    return parsed_log(reader.ends, reader.qualified, reader.errors, {} if reader.is_complete else None)

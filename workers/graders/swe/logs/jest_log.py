@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 
 from workers.graders.swe.logs.lines import lines_of
-from workers.graders.swe.logs.parsed import Ends, ParsedLog, Status
+from workers.graders.swe.logs.parsed import Ends, ParsedLog, Status, parsed_log
 
 _FILE = re.compile(r"(PASS|FAIL) +(?:\S+ +)??(\S+\.\S+)(?: \([0-9.]+ m?s\))?(?: .*)?")
 _MARKS = {
@@ -105,10 +105,4 @@ def parse_jest(log: str) -> ParsedLog:
     reader = _Reader()
     for line in lines_of(log):
         reader.read(line)
-    statuses = reader.ends.words()
-    return ParsedLog(
-        statuses=statuses,
-        aliases=reader.others.words(without=statuses),
-        errors=tuple(dict.fromkeys(reader.errors)),
-        summary=reader.counts,
-    )
+    return parsed_log(reader.ends, reader.others, reader.errors, reader.counts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -72,3 +72,9 @@ class Ends:
     def words(self, *, without: Mapping[str, object] | None = None) -> dict[str, str]:
         """As plain words, those of `without` left out."""
         return {name: status.value for name, status in self.by_name.items() if not without or name not in without}
+
+
+def parsed_log(ends: Ends, others: Ends, errors: Sequence[str], summary: Mapping[str, int] | None) -> ParsedLog:
+    """What a reader of lines has found; `others` are ends by other names."""
+    statuses = ends.words()
+    return ParsedLog(statuses=statuses, aliases=others.words(without=statuses), errors=tuple(dict.fromkeys(errors)), summary=summary)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 
 from workers.graders.swe.logs.lines import lines_of
-from workers.graders.swe.logs.parsed import Ends, ParsedLog, Status
+from workers.graders.swe.logs.parsed import Ends, ParsedLog, Status, parsed_log
 
 _ENDS = {
     "ok": Status.PASSED,
@@ -142,13 +142,7 @@ def parse_sympy(log: str) -> ParsedLog:
     for line in lines_of(log):
         reader.read(line)
     reader.close()
-    statuses = reader.ends.words()
-    return ParsedLog(
-        statuses=statuses,
-        aliases=reader.others.words(without=statuses),
-        errors=tuple(dict.fromkeys(reader.errors)),
-        summary=reader.counts,
-    )
+    return parsed_log(reader.ends, reader.others, reader.errors, reader.counts)
 
 
 def _counts(told: str) -> dict[str, int]:

@@ -19,7 +19,6 @@ import base64
 import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 
 from pipeline.errors import InvalidRequest
@@ -32,6 +31,7 @@ from workers.graders.swe.evaluate import Evaluation, SweTests, evaluate
 from workers.graders.swe.repository import prepare_repository
 from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import Ended, Environment, EvalContext, RunContext, StageContext
+from workers.handlers.graded_by import graded_by
 from workers.handlers.submission import submitted
 from workers.handlers.swe.layouts import LAYOUTS
 from workers.handlers.swe.problem import SweProblem
@@ -237,11 +237,4 @@ def _share(some: Sequence[str], every: Mapping[str, str]) -> float:
 
 
 def _graded(reward: float, components: dict[str, float], details: Json) -> Grade:
-    return Grade(reward=reward, components=components, details=details, grader=f"swe/{_version()}")
-
-
-def _version() -> str:
-    try:
-        return version("rollstream")
-    except PackageNotFoundError:
-        return "source"
+    return Grade(reward=reward, components=components, details=details, grader=graded_by("swe"))

@@ -1,0 +1,1 @@
+"""Problems of our own for the task `code`."""

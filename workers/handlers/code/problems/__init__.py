@@ -1,1 +1,1 @@
-"""Problems of our own for the task `code`."""
+"""Problems that ship as data; `CodeHandler.samples` names the files."""

@@ -1,0 +1,1 @@
+"""Problems that ship as data; `SweHandler.samples` names the files."""

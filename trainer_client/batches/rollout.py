@@ -1,0 +1,52 @@
+"""One member of a trained group as plain values: what rows, batches and adapters are made of.
+
+It holds no connection: whoever has it can keep it, send it to another process, or make one for a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipeline.messages import Json, Outcome, Trajectory
+from pipeline.supervisor.loss_policy import Loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One member of a trained group."""
+
+    job: str
+    run: str
+    step: int
+    group: str
+    """Id of its group: `<run>.<prompt>.<draw>`."""
+    prompt_id: str
+    """Id of the prompt: `e<epoch>-<row>`."""
+    draw: int
+    member: int
+    """Its number in the group, from 0 on; numbers of members that do not count are left out."""
+    group_size: int
+    """Members that count in the statistics of its group; at most the step's `n`."""
+    task: str = ""
+    outcome: Outcome = Outcome.OK
+    stop: str = ""
+    """Why the agent's turns ended (`StopReason`); text, since a newer worker may have one that is not known here."""
+    loss: Loss = Loss.TRAIN
+    """`mask`: it is in the baseline and the loss masks of its trajectory are all 0."""
+    reward: float = 0.0
+    """The unshaped task score; 0 for what failed by the model's doing and got none."""
+    components: Mapping[str, float] = field(default_factory=dict)
+    """Named parts of the reward."""
+    advantage: float | None = None
+    """None = nobody asked for one."""
+    staleness: int | None = None
+    """Updates between the oldest version of its group and the one it is trained with; None = not known."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds a stage, and `total`."""
+    trajectory: Trajectory
+    data: Json = field(default_factory=dict)
+    """The prompt's row as it was fed; empty where it was not asked for."""
+
+
+__all__ = ["Rollout"]

@@ -6,7 +6,6 @@ read from the model: "expected an integer from 1 to 64, got '8' (str)".
 
 from __future__ import annotations
 
-import difflib
 import types
 import typing
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pipeline.errors import InvalidRequest
+from pipeline.near_names import hint
 
 MOST_SHOWN = 5
 """Problems named in one message; more would hide the first."""
@@ -49,10 +49,7 @@ def _sentence(problem: ErrorDetails, model: type[BaseModel]) -> str:
     if kind == "value_error":
         return str(problem["ctx"]["error"])
     if kind == "extra_forbidden":
-        known = list(owner.model_fields) if owner else []
-        close = difflib.get_close_matches(str(loc[-1]), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-        return f"unknown field; {hint}"
+        return f"unknown field; {hint(str(loc[-1]), owner.model_fields if owner else ())}"
     expected = _rule(info) if info is not None else problem["msg"].removeprefix("Input should be ")
     if kind == "missing":
         return f"expected {expected}, but it is missing"

@@ -66,6 +66,7 @@ class Foreground:
     async def init(self, spec: JobSpec) -> Environment:
         """Makes the environment of a job."""
         handler = await self.handler(spec.template.task)
+        handler.check_options(spec.template.options)
         async with self._stage(spec, spec.template.limits.init_active_s) as context:
             return await handler.init(context)
 

@@ -28,6 +28,7 @@ from workers.agent.template_check import TemplateChecks
 from workers.agent.trajectory import TurnDelta
 from workers.handlers.submission import submitted
 from workers.handlers.task_data import Layout
+from workers.handlers.task_options import Option, check_options
 from workers.llm.backend import Model
 from workers.sandbox.base import Sandbox, SandboxProvider
 from workers.sandbox.errors import SandboxError, SandboxGone
@@ -151,6 +152,8 @@ class TaskHandler(ABC):
     """How rows may be written, our own layout first; empty = the handler reads `prompt.data` itself."""
     samples: Sequence[Traversable] = ()
     """Files of problems in this package, in one of the layouts."""
+    options: Sequence[Option[Any]] | None = None
+    """What requests may say in `options`; another name or kind is refused. None = the handler declares nothing, and takes anything."""
     config: Path | None = None
     """The `rollstream.toml` of this process, set before `open`; None = the one in the current folder, when there is one."""
 
@@ -159,6 +162,15 @@ class TaskHandler(ABC):
 
     async def close(self) -> None:  # noqa: B027
         """Gives it back."""
+
+    def check_options(self, said: Json) -> None:
+        """Refuses options that the task does not take. Asked by commands before they begin, and by INIT before it makes anything.
+        Default: what `options` declares; a handler with options that do not go together says so here.
+
+        Raises:
+            InvalidRequest: the job ends with it, and is not tried again.
+        """
+        check_options(self.name, self.options, said)
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec | None:
         """The sandbox the task needs; None = none."""

@@ -1,9 +1,9 @@
 """Grades by a reward service, in place of a task's own grader: the option `reward_service` of any task whose end is an answer.
 
-    reward_service      name of a service of the worker, `[scorers.NAME]`; without it the task's own grader judges
+A handler declares the option, holds one `ServiceGrading`, leaves it in `close`, and asks it first:
 
-A handler holds one `ServiceGrading`, leaves it in `close`, and asks it first:
-
+    options = (..., REWARD_SERVICE)
+    ...
     grade = await self._services.grade(self, context, lambda trajectory: final_answer(trajectory.answer))
     if grade is not None:
         return grade
@@ -18,16 +18,23 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from pipeline.errors import InvalidRequest
-from pipeline.messages import Grade, JobSpec, Trajectory
+from pipeline.messages import Grade, Trajectory
 from workers.graders.services import Asked, RewardServices, Scored, scorers_in
 from workers.handlers.base import EvalContext, TaskHandler
 from workers.handlers.graded_by import graded_by
+from workers.handlers.task_options import Option, Text
 
 if TYPE_CHECKING:
     from workers.handlers.agent_handler import AgentHandler
 
-OPTION = "reward_service"
+A_SERVICE = Text(words="the name of a reward service", least_chars=1)
+REWARD_SERVICE = Option(
+    name="reward_service",
+    takes=A_SERVICE,
+    default="",
+    without="*none*",
+    about="a service of the workers judges in place of the task's grader",
+)
 AnswerOf = Callable[[Trajectory], str | None]
 _SHOWN_CHARS = 2_000
 
@@ -64,11 +71,11 @@ class ServiceGrading:
             answer_of: what of a trajectory is the answer.
 
         Raises:
-            InvalidRequest: the option is no name, or this worker has no such service.
+            InvalidRequest: this worker has no such service.
             GraderError: the service gave no score.
         """
-        name = service_of(context.spec)
-        if name is None:
+        name = REWARD_SERVICE.of(context.spec)
+        if not name:
             return None
         started = time.perf_counter()
         asked = asked_of(handler, context, answer_of)
@@ -83,20 +90,6 @@ class ServiceGrading:
             grader=f"{name}, {graded_by(handler.name)}",
             seconds=time.perf_counter() - started,
         )
-
-
-def service_of(spec: JobSpec, option: str = OPTION) -> str | None:
-    """The service that a job names.
-
-    Raises:
-        InvalidRequest: it is no name.
-    """
-    said = spec.template.options.get(option)
-    if said is None:
-        return None
-    if not isinstance(said, str) or not said:
-        raise InvalidRequest(f"expected the name of a reward service, got {said!r:.80}", field=f"options.{option}")
-    return said
 
 
 def asked_of(handler: AgentHandler, context: EvalContext, answer_of: AnswerOf) -> Asked:

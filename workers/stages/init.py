@@ -22,6 +22,7 @@ class InitWork(StageWork):
         limit_s = context.spec.template.limits.init_active_s
         control.progress(limit_s + PROGRESS_MARGIN_S)
         control.gate()
+        handler.check_options(context.spec.template.options)
         async with asyncio.timeout(limit_s):
             environment = await handler.init(context)
         if used := written(None, await used_by(context)):

@@ -61,8 +61,8 @@ def test_every_sample_can_be_asked_and_names_its_solution() -> None:
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"tool": True}, "unknown options tool"),
-        ({"tools": ["gdb"]}, "expected true, false or some of"),
+        ({"tool": True}, "options.tool: the task code has no such option; did you mean 'tools'?"),
+        ({"tools": ["gdb"]}, "expected true, false, or a list out of bash"),
         ({"reward": "half"}, "'all' or 'fraction'"),
         ({"reward": "fraction", "stop_at_failure": True}, "reward has to be"),
         ({"solution_file": "a.py", "tools": ["think"]}, "a tool that writes files"),
@@ -73,7 +73,7 @@ def test_every_sample_can_be_asked_and_names_its_solution() -> None:
 )
 def test_options_that_cannot_be_meant_are_named(options: Mapping[str, object], word: str) -> None:
     with pytest.raises(InvalidRequest, match=word):
-        read_options(options)
+        CodeHandler().check_options(options)
 
 
 def test_options_go_before_the_row() -> None:

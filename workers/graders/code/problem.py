@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,8 +12,20 @@ MIB = 1024**2
 BESIDE_BYTES = 192 * MIB
 """For what runs a test beside the program, and for the program's files in memory."""
 BESIDE_PROCESSES = 16
+MOST_FILES = 10_000
+"""Files and folders that a program may have at once, wherever it may write. Solutions have none, and more would take longer to remove."""
+FILES_OF_OUTPUT, LEAST_DISK_BYTES = 32, 16 * MIB
 NICE = 1
 """Still behind the worker. A program that waits long for a core cannot be judged and is run again, which costs more than it waited."""
+
+
+BOUNDS: Mapping[str, tuple[float, int]] = {
+    "time_s": (0.05, 600),
+    "memory_mb": (32, 65_536),
+    "output_bytes": (1, 256 * MIB),
+    "processes": (1, 4_096),
+}
+"""Of `RunLimits`, by name: the least and the most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +41,13 @@ class RunLimits:
     processes: int = 64
     """Processes and threads at once, the program's own first one included."""
 
+    @property
+    def disk_bytes(self) -> int:
+        """Of all files that it has at once."""
+        return LEAST_DISK_BYTES + FILES_OF_OUTPUT * self.output_bytes
+
     def __post_init__(self) -> None:
-        bounds = {"time_s": (0.05, 600), "memory_mb": (32, 65_536), "output_bytes": (1, 256 * MIB), "processes": (1, 4_096)}
-        for name, (least, most) in bounds.items():
+        for name, (least, most) in BOUNDS.items():
             if not least <= getattr(self, name) <= most:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected {least} to {most}")
 

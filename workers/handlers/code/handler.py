@@ -1,16 +1,4 @@
-"""The task `code`: several turns with a shell, Python and an editor, then a program, which is run on tests that the model never saw.
-
-Options of the job template (`options`):
-
-    tools             true (default): bash, python, str_replace_editor, think, finish; false: none; or a list out of these
-    solution_file     a path in the working folder: that file is the program. Default: the last closed python fence of the final message
-    reward            "all" (default): 1 when every test is accepted; "fraction": accepted tests of all tests
-    stop_at_failure   with "all": no test is run after the first that fails
-    max_tests         the first so many tests of a row; default: all
-    time_s, memory_mb, output_bytes, processes, float_tol    of one test; they go before what the row says
-    image             image of the agent's and of the grader's sandbox; default: the node's own programs
-    reward_service    a service of the worker judges the program instead, without tests (`handlers/reward_service.py`)
-"""
+"""The task `code`: several turns with a shell, Python and an editor, then a program, which is run on tests that the model never saw."""
 
 from __future__ import annotations
 
@@ -24,7 +12,7 @@ from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import Environment, EvalContext, RunContext, StageContext
 from workers.handlers.code.fences import fenced, last_program
 from workers.handlers.code.layouts import LAYOUTS, QUESTIONS
-from workers.handlers.code.options import CodeOptions, read_options
+from workers.handlers.code.options import OPTIONS, CodeOptions, read_options
 from workers.handlers.code.problem import Problem
 from workers.handlers.graded_by import graded_by
 from workers.handlers.reward_service import ServiceGrading
@@ -61,12 +49,17 @@ class CodeHandler(AgentHandler):
     about = "A problem that a Python program solves, run on hidden tests in a sandbox of its own: input and output, calls, or asserts."
     layouts = LAYOUTS
     samples = SAMPLES
+    options = OPTIONS
 
     def __init__(self) -> None:
         self._services = ServiceGrading()
 
     async def close(self) -> None:
         await self._services.__aexit__(None, None, None)
+
+    def check_options(self, said: Json) -> None:
+        super().check_options(said)
+        read_options(said)
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec | None:
         options = _options(spec)

@@ -1,24 +1,81 @@
-"""What a job template may say to the task `code` in `options`, read once and checked."""
+"""What requests may say to the task `code` in `options`, and all of it together as one job has it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from pipeline.errors import InvalidRequest
+from pipeline.messages import Json
 from workers.graders.code import CodeTests, RunLimits
+from workers.graders.code.problem import BOUNDS
+from workers.handlers.reward_service import REWARD_SERVICE
+from workers.handlers.task_options import BadOption, Number, OneOf, Option, Text, Tools, Truth, Whole
 
-TOOLS = ("bash", "python", "str_replace_editor", "think", "finish")
-_LIMITS = ("time_s", "memory_mb", "output_bytes", "processes")
-_KNOWN = frozenset((*_LIMITS, "tools", "solution_file", "reward", "reward_service", "stop_at_failure", "max_tests", "float_tol", "image"))
+EVERY_TOOL = ("bash", "python", "str_replace_editor", "think", "finish")
+WRITE_FILES = frozenset(("bash", "python", "str_replace_editor"))
+
+
+def _bound(name: str, about: str) -> Option[int | None]:
+    least, most = BOUNDS[name]
+    return Option(name=name, takes=Whole(least=int(least), most=most), default=None, without="*the row's*", about=about)
+
+
+TOOLS = Option(name="tools", takes=Tools(usual=EVERY_TOOL), default=EVERY_TOOL, about="what the model may call; `true` is the default")
+SOLUTION_FILE = Option(
+    name="solution_file", takes=Text(), default="", without="*none*", about="this file of the working folder is the program"
+)
+REWARD = Option(
+    name="reward",
+    takes=OneOf(("all", "fraction")),
+    default="all",
+    about="`all`: 1 when every test is accepted; `fraction`: accepted tests of all tests",
+)
+STOP_AT_FAILURE = Option(name="stop_at_failure", takes=Truth(), default=False, about="with `all`: run no test after the first that fails")
+MAX_TESTS = Option(name="max_tests", takes=Whole(), default=0, without="*all*", about="the first so many tests of a row")
+TIME_S = Option[float | None](
+    name="time_s",
+    takes=Number(least=BOUNDS["time_s"][0], most=BOUNDS["time_s"][1]),
+    default=None,
+    without="*the row's*",
+    about="seconds of one test; goes before what the row says",
+)
+MEMORY_MB = _bound("memory_mb", "MiB of one test; goes before what the row says")
+OUTPUT_BYTES = _bound("output_bytes", "output of one test; goes before what the row says")
+PROCESSES = _bound("processes", "processes of one test; goes before what the row says")
+FLOAT_TOL = Option[float | None](
+    name="float_tol",
+    takes=Number(),
+    default=None,
+    without="*the row's*",
+    about="leeway for numbers with a point; goes before what the row says",
+)
+IMAGE = Option(
+    name="image", takes=Text(), default="", without="*the node's own programs*", about="for the agent's and for the tests' sandbox"
+)
+SERVICE = replace(REWARD_SERVICE, about="a service of the workers judges the program in place of the tests")
+OPTIONS: tuple[Option[Any], ...] = (  # of several kinds
+    TOOLS,
+    SOLUTION_FILE,
+    REWARD,
+    STOP_AT_FAILURE,
+    MAX_TESTS,
+    TIME_S,
+    MEMORY_MB,
+    OUTPUT_BYTES,
+    PROCESSES,
+    FLOAT_TOL,
+    IMAGE,
+    SERVICE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeOptions:
     """The options of one job."""
 
-    tools: tuple[str, ...] = TOOLS
+    tools: tuple[str, ...] = EVERY_TOOL
     solution_file: str = ""
     """The program is this file of the agent's working folder; empty = it is in the final message."""
     reward: Literal["all", "fraction"] = "all"
@@ -39,67 +96,26 @@ class CodeOptions:
             raise InvalidRequest(str(refused), field="options") from refused
 
 
-def read_options(options: Mapping[str, object]) -> CodeOptions:
-    """The options, with what is wrong in them.
+def read_options(options: Json) -> CodeOptions:
+    """The options of a job.
 
     Raises:
-        InvalidRequest: an unknown one, or one of another type.
+        BadOption: one of another kind, or two that do not go together.
     """
-    unknown = sorted(set(options) - _KNOWN)
-    if unknown:
-        raise InvalidRequest(f"unknown options {', '.join(unknown)}; known are {', '.join(sorted(_KNOWN))}", field="options")
-    limits = {name: _number(options, name) for name in _LIMITS if name in options}
+    limits = {option.name: option.in_options(options) for option in (TIME_S, MEMORY_MB, OUTPUT_BYTES, PROCESSES)}
+    tools = TOOLS.in_options(options)
     found = CodeOptions(
-        tools=_tools(options.get("tools", True)),
-        solution_file=_text(options, "solution_file"),
-        reward=_reward(options.get("reward", "all")),
-        stop_at_failure=_truth(options, "stop_at_failure"),
-        max_tests=int(_number(options, "max_tests")) if "max_tests" in options else 0,
-        image=_text(options, "image"),
-        limits={name: value if name == "time_s" else int(value) for name, value in limits.items()},
-        float_tol=float(_number(options, "float_tol")) if "float_tol" in options else None,
+        tools=tuple(name for name in EVERY_TOOL if name in tools),
+        solution_file=SOLUTION_FILE.in_options(options),
+        reward="fraction" if REWARD.in_options(options) == "fraction" else "all",
+        stop_at_failure=STOP_AT_FAILURE.in_options(options),
+        max_tests=MAX_TESTS.in_options(options),
+        image=IMAGE.in_options(options),
+        limits={name: value for name, value in limits.items() if value is not None},
+        float_tol=FLOAT_TOL.in_options(options),
     )
-    if found.solution_file and not set(found.tools) & {"bash", "python", "str_replace_editor"}:
-        raise InvalidRequest("a solution in a file needs a tool that writes files", field="options.solution_file")
+    if found.solution_file and not set(found.tools) & WRITE_FILES:
+        raise BadOption("a solution in a file needs a tool that writes files", field="options.solution_file")
     if found.stop_at_failure and found.reward != "all":
-        raise InvalidRequest("stops at the first failure, so there is no fraction: reward has to be 'all'", field="options.stop_at_failure")
+        raise BadOption("stops at the first failure, so there is no fraction: reward has to be 'all'", field="options.stop_at_failure")
     return found
-
-
-def _tools(value: object) -> tuple[str, ...]:
-    if value is True:
-        return TOOLS
-    if value is False:
-        return ()
-    if not isinstance(value, list | tuple) or not set(value) <= set(TOOLS):
-        raise InvalidRequest(f"expected true, false or some of {', '.join(TOOLS)}, got {value!r}", field="options.tools")
-    return tuple(name for name in TOOLS if name in value)
-
-
-def _reward(value: object) -> Literal["all", "fraction"]:
-    if value == "all":
-        return "all"
-    if value == "fraction":
-        return "fraction"
-    raise InvalidRequest(f"expected 'all' or 'fraction', got {value!r}", field="options.reward")
-
-
-def _text(options: Mapping[str, object], name: str) -> str:
-    value = options.get(name, "")
-    if not isinstance(value, str):
-        raise InvalidRequest(f"expected a text, got {value!r}", field=f"options.{name}")
-    return value
-
-
-def _truth(options: Mapping[str, object], name: str) -> bool:
-    value = options.get(name, False)
-    if not isinstance(value, bool):
-        raise InvalidRequest(f"expected true or false, got {value!r}", field=f"options.{name}")
-    return value
-
-
-def _number(options: Mapping[str, object], name: str) -> float | int:
-    value = options[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise InvalidRequest(f"expected a number, 0 or more, got {value!r}", field=f"options.{name}")
-    return value

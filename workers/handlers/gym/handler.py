@@ -1,10 +1,5 @@
 r"""The task `gym`: an episode of a text environment, a message an action; what its steps brought is the reward.
 
-Options of the job template (`options`):
-
-    reward          `sum` (default): of all steps; `last`: that of the last one
-    system          a system message; default: none
-
 RUN plays the episode in a process of the worker's and notes each action and what it brought. EVAL makes the environment again, with the
 same seed, does the same, and takes what that brings. Where it goes another way (an environment that its seed does not determine), the
 grade is what RUN noted, its component `replayed` is 0 and its reason says so. A job whose model made no move has the reward 0.
@@ -19,7 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 
-from pipeline.errors import InvalidRequest
 from pipeline.messages import ChatMessage, Grade, JobSpec, Json, Trajectory
 from workers.graders import GraderError
 from workers.graders.gym import GymSettings, Worlds
@@ -31,10 +25,14 @@ from workers.handlers.gym.episode import HOW, Episode, episode_as_map
 from workers.handlers.gym.layouts import LAYOUTS, GymProblem
 from workers.handlers.submission import submitted
 from workers.handlers.task_data import problem_in
+from workers.handlers.task_options import OneOf, Option, Text
 from workers.sandbox.base import Sandbox
 
 SAMPLES = (files("workers.handlers.gym.problems") / "lamps.jsonl",)
-REWARDS = ("sum", "last")
+REWARD = Option(
+    name="reward", takes=OneOf(("sum", "last")), default="sum", about="`sum`: of all steps' rewards; `last`: that of the last step"
+)
+SYSTEM = Option(name="system", takes=Text(), default="", without="*none*", about="a system message")
 
 
 class GymHandler(AgentHandler):
@@ -50,6 +48,7 @@ class GymHandler(AgentHandler):
     )
     layouts = LAYOUTS
     samples = SAMPLES
+    options = (REWARD, SYSTEM)
 
     def __init__(self, settings: GymSettings | None = None) -> None:
         self._settings = settings
@@ -64,16 +63,13 @@ class GymHandler(AgentHandler):
             await self._open.__aexit__(None, None, None)
 
     async def init(self, context: StageContext) -> Environment:
-        _reward_of(context.spec)
         self._worlds().refuse(_problem(context.spec).world)
         return await super().init(context)
 
     def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:
         """What stands before the first observation; RUN adds that to the last message."""
         problem = _problem(spec)
-        system = spec.template.options.get("system", "")
-        if not isinstance(system, str):
-            raise InvalidRequest(f"expected a text, got {system!r:.80}", field="options.system")
+        system = SYSTEM.of(spec)
         said = (ChatMessage(role="system", content=system),) if system else ()
         words = "\n".join(words for words in (problem.intro.strip(), HOW[problem.action_in]) if words)
         return (*said, ChatMessage(role="user", content=words))
@@ -107,7 +103,7 @@ class GymHandler(AgentHandler):
                 why = "the same actions brought something else in EVAL"
             else:
                 rewards, ended = tuple(each.reward for each in found[1:]), (found[-1].terminated, found[-1].truncated)
-        reward = math.fsum(rewards) if _reward_of(context.spec) == "sum" else rewards[-1]
+        reward = math.fsum(rewards) if REWARD.of(context.spec) == "sum" else rewards[-1]
         components = {
             "return": math.fsum(rewards),
             "last": rewards[-1],
@@ -167,10 +163,3 @@ def _played(extra: Json) -> _Played:
 
 def _problem(spec: JobSpec) -> GymProblem:
     return problem_in(spec.prompt.data, LAYOUTS)
-
-
-def _reward_of(spec: JobSpec) -> str:
-    said = spec.template.options.get("reward", "sum")
-    if said not in REWARDS:
-        raise InvalidRequest(f"expected {' or '.join(REWARDS)}, got {said!r:.80}", field="options.reward")
-    return str(said)

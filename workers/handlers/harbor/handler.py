@@ -1,11 +1,5 @@
 """The task `harbor`: an instruction, a shell, and hidden tests that write the reward, as Harbor has them.
 
-Options of the job template (`options`):
-
-    images          {task or `*`: image} for tasks that name no image; "" = the node's own programs. Without it such a task is refused
-    reward_key      which part of a `reward.json` of several is the reward; default: `reward`, or the only one
-    tools           a list out of bash, python, str_replace_editor, think, finish; default: all but `python`
-
 At the end of RUN everything of the agent's is ended, then `tests/` is brought into its sandbox and `test.sh` is run within its own time.
 The reward file and the log are data of the trajectory, and EVAL reads the reward there. No reward file, or none that can be read, is no
 reward of 0: EVAL raises, and after the second time asks the solution. If that scores, what the agent left broke the tests and the reward is
@@ -33,6 +27,7 @@ from workers.handlers.graded_by import graded_by
 from workers.handlers.harbor.layouts import LAYOUTS
 from workers.handlers.submission import submitted
 from workers.handlers.task_data import problem_in
+from workers.handlers.task_options import Option, Text, TextsByName, Tools
 from workers.sandbox.base import Sandbox
 from workers.sandbox.spec import Isolation, Limits, SandboxHandle, SandboxSpec
 from workers.tools import Tool, tools_called
@@ -42,7 +37,22 @@ SYSTEM = (
     "state in which you leave it. You work on your own: nobody answers questions. Call `finish` when you are done."
 )
 DEFAULT_TOOLS = ("bash", "str_replace_editor", "think", "finish")
-TOOLS = (*DEFAULT_TOOLS, "python")
+TOOLS = Option(
+    name="tools",
+    takes=Tools(usual=DEFAULT_TOOLS, more=("python",)),
+    default=DEFAULT_TOOLS,
+    about="what the model may call; `true` is the default",
+)
+IMAGES = Option[Mapping[str, str]](
+    name="images",
+    takes=TextsByName(),
+    default={},
+    without="*none*",
+    about='`{"TASK": "IMAGE"}` for tasks that name no image, `*` for all of them; an empty image is the node\'s own programs',
+)
+REWARD_KEY = Option(
+    name="reward_key", takes=Text(), default="", without="`reward`, or the only one", about="which part of a `reward.json` is the reward"
+)
 MARGIN_S = 60.0
 """For what is done beside running tests."""
 KEPT_LOG_CHARS = 64 * 1024
@@ -57,6 +67,7 @@ class HarborHandler(AgentHandler):
     name = "harbor"
     about = "A task folder of Harbor: an instruction, a shell, and tests that are brought in at the end and write the reward."
     layouts = LAYOUTS
+    options = (IMAGES, REWARD_KEY, TOOLS)
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec:
         task = _task(spec)
@@ -84,10 +95,7 @@ class HarborHandler(AgentHandler):
         yield Scene(messages=messages)
 
     def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
-        said = spec.template.options.get("tools", DEFAULT_TOOLS)
-        if not isinstance(said, list | tuple) or not all(name in TOOLS for name in said):
-            raise InvalidRequest(f"expected a list out of {', '.join(TOOLS)}, got {said!r:.80}", field="options.tools")
-        return tools_called(said, sandbox)
+        return tools_called(TOOLS.of(spec), sandbox)
 
     async def collect(self, context: RunContext, sandbox: Sandbox, end: AgentEnd) -> Json:
         """Parked and taken over again: what the agent left running is ended, and meets no test."""
@@ -103,11 +111,8 @@ class HarborHandler(AgentHandler):
         verified = await self._played(context, str(extra[_PLAYED])) if _PLAYED in extra else _from_map(extra.get("verifier"))
         if verified.log:
             await context.attach("log", gzip.compress(verified.log.encode("utf-8", "replace"), 6))
-        key = spec.template.options.get("reward_key", "")
-        if not isinstance(key, str):
-            raise InvalidRequest(f"expected the name of a part, got {key!r:.80}", field="options.reward_key")
         try:
-            reward = reward_of(verified.reward_json, verified.reward_txt, key=key)
+            reward = reward_of(verified.reward_json, verified.reward_txt, key=REWARD_KEY.of(spec))
         except UnreadableReward as unreadable:
             how = "ran out of time" if verified.timed_out else f"ended with {verified.exit_code}"
             raise GraderError(f"{unreadable}; test.sh {how}: {verified.log[-300:].strip()}", grader="harbor") from unreadable
@@ -158,9 +163,7 @@ def _mapped(spec: JobSpec, task: HarborTask) -> str:
     Raises:
         InvalidRequest: nobody says which.
     """
-    images = spec.template.options.get("images", {})
-    if not isinstance(images, Mapping) or not all(isinstance(image, str) for image in images.values()):
-        raise InvalidRequest(f"expected images by the names of tasks, got {images!r:.80}", field="options.images")
+    images = IMAGES.of(spec)
     for name in (task.name, "*"):
         if name in images:
             return str(images[name])

@@ -1,12 +1,4 @@
-r"""The task `math`: several turns, the tool `python`, a final answer in `\boxed{}`, graded here.
-
-Options of the job template (`options`):
-
-    tools       true (default): the model has `python`; false: it thinks on its own
-    abs_tol     leeway for numbers, absolute; default 0: strict
-    rel_tol     the same, relative
-    reward_service      a service of the worker judges instead (`handlers/reward_service.py`)
-"""
+r"""The task `math`: several turns, the tool `python`, a final answer in `\boxed{}`, graded here."""
 
 from __future__ import annotations
 
@@ -14,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from importlib.resources import files
 
-from pipeline.errors import InvalidRequest
 from pipeline.messages import ChatMessage, Grade, JobSpec, RewardSource, StopReason, Trajectory
 from workers.graders import MathGrader, Tolerance, VerdictKind
 from workers.graders.final_answer import final_answer
@@ -22,9 +13,10 @@ from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import Environment, EvalContext, StageContext
 from workers.handlers.graded_by import graded_by
 from workers.handlers.math.layouts import LAYOUTS, QUESTIONS, Problem
-from workers.handlers.reward_service import ServiceGrading
+from workers.handlers.reward_service import REWARD_SERVICE, ServiceGrading
 from workers.handlers.submission import submitted
 from workers.handlers.task_data import problem_in
+from workers.handlers.task_options import Number, Option, Truth
 from workers.sandbox.base import Sandbox
 from workers.sandbox.spec import Isolation, SandboxSpec
 from workers.tools import Tool, tools_called
@@ -33,6 +25,9 @@ SYSTEM = "You solve mathematical problems. Think step by step. {tools}End with t
 WITH_PYTHON = "You may compute with the tool `python`; its variables stay between calls. "
 SAMPLES = tuple(files("workers.handlers.math.problems") / f"{name}.jsonl" for name in ("arithmetic", "competition"))
 """Word problems and arithmetic made with reasoning-gym, and competition-style problems of our own."""
+TOOLS = Option(name="tools", takes=Truth(), default=True, about="whether the model has `python`")
+ABS_TOL = Option(name="abs_tol", takes=Number(below=1), default=0.0, about="leeway for numbers, absolute")
+REL_TOL = Option(name="rel_tol", takes=Number(below=1), default=0.0, about="leeway for numbers, relative")
 
 
 class MathHandler(AgentHandler):
@@ -46,6 +41,7 @@ class MathHandler(AgentHandler):
     about = r"A mathematical problem with one answer, which comes in \boxed{} and is compared with the reference by its value."
     layouts = LAYOUTS
     samples = SAMPLES
+    options = (TOOLS, REWARD_SERVICE, ABS_TOL, REL_TOL)
 
     def __init__(self, grader: MathGrader | None = None) -> None:
         self._grader = grader or MathGrader()
@@ -60,7 +56,7 @@ class MathHandler(AgentHandler):
         await self._stack.aclose()
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec | None:
-        if not _has_tools(spec):
+        if not TOOLS.of(spec):
             return None
         return SandboxSpec(isolation=Isolation(spec.template.capability))
 
@@ -70,7 +66,7 @@ class MathHandler(AgentHandler):
         return await super().init(context)
 
     def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:
-        system = SYSTEM.format(tools=WITH_PYTHON if _has_tools(spec) else "")
+        system = SYSTEM.format(tools=WITH_PYTHON if TOOLS.of(spec) else "")
         return (
             ChatMessage(role="system", content=system),
             ChatMessage(role="user", content=problem_in(spec.prompt.data, QUESTIONS).question),
@@ -104,13 +100,5 @@ def _problem(spec: JobSpec) -> Problem:
     return problem_in(spec.prompt.data, LAYOUTS)
 
 
-def _has_tools(spec: JobSpec) -> bool:
-    return spec.template.options.get("tools", True) is not False
-
-
 def _tolerance(spec: JobSpec, problem: Problem) -> Tolerance:
-    found = {name: spec.template.options.get(name, 0.0) for name in ("abs_tol", "rel_tol")}
-    for name, value in found.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-            raise InvalidRequest(f"expected a number from 0 to below 1, got {value!r}", field=f"options.{name}")
-    return Tolerance(absolute=float(str(found["abs_tol"])), relative=float(str(found["rel_tol"])), worked_out=problem.worked_out)
+    return Tolerance(absolute=ABS_TOL.of(spec), relative=REL_TOL.of(spec), worked_out=problem.worked_out)

@@ -1,10 +1,5 @@
 r"""The task `reasoning_gym`: a puzzle of the package of that name, an answer in `<answer>` tags, and the package's own score.
 
-Options of the job template (`options`):
-
-    tools           false (default): the model thinks on its own; true: it has `python`
-    reward_service  a service of the worker judges instead (`handlers/reward_service.py`); of rows that hold their entry
-
 A row that names its puzzle is made twice, in INIT and in EVAL; INIT's question and digest travel with the job, and EVAL scores nothing but
 the same puzzle. Members of a group, on whichever nodes, are asked the same, as long as these have one version of the package.
 """
@@ -26,9 +21,10 @@ from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import Environment, EvalContext, RunContext, StageContext
 from workers.handlers.graded_by import graded_by
 from workers.handlers.reasoning_gym.layouts import LAYOUTS, QUESTIONS
-from workers.handlers.reward_service import ServiceGrading, service_of
+from workers.handlers.reward_service import REWARD_SERVICE, ServiceGrading
 from workers.handlers.submission import submitted
 from workers.handlers.task_data import BadTaskData, problem_in
+from workers.handlers.task_options import Option, Truth
 from workers.sandbox.base import Sandbox
 from workers.sandbox.spec import Isolation, SandboxSpec
 from workers.tools import Tool, tools_called
@@ -39,6 +35,8 @@ SYSTEM = (
 )
 WITH_PYTHON = "You may compute with the tool `python`; its variables stay between calls. "
 SAMPLES = (files("workers.handlers.reasoning_gym.problems") / "puzzles.jsonl",)
+TOOLS = Option(name="tools", takes=Truth(), default=False, about="whether the model has `python`")
+SERVICE = replace(REWARD_SERVICE, about="a service of the workers judges in place of the scorer; of rows that hold their entry")
 INSTALL = "pip install 'rollstream[reasoning-gym]'"
 _REFERENCE = "reference"
 """In `extra` of a gold trajectory whose answer is not in the row: the scorer takes the puzzle's own."""
@@ -56,6 +54,7 @@ class ReasoningGymHandler(AgentHandler):
     about = "A puzzle of the package reasoning-gym, scored by it, with fractions; needs the extra reasoning-gym."
     layouts = LAYOUTS
     samples = SAMPLES
+    options = (TOOLS, SERVICE)
     package = PACKAGE
     """What must be installed."""
 
@@ -76,7 +75,7 @@ class ReasoningGymHandler(AgentHandler):
         await self._stack.aclose()
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec | None:
-        return SandboxSpec(isolation=Isolation(spec.template.capability)) if _has_tools(spec) else None
+        return SandboxSpec(isolation=Isolation(spec.template.capability)) if TOOLS.of(spec) else None
 
     async def init(self, context: StageContext) -> Environment:
         made: dict[str, object] = {}
@@ -99,7 +98,7 @@ class ReasoningGymHandler(AgentHandler):
         """How the dialogue begins. A puzzle that is not made yet is made while the caller waits: `run` has made it before."""
         problem = problem_in(spec.prompt.data, QUESTIONS)
         question = problem.question or _now(_puzzle(spec)).question
-        system = SYSTEM.format(tools=WITH_PYTHON if _has_tools(spec) else "")
+        system = SYSTEM.format(tools=WITH_PYTHON if TOOLS.of(spec) else "")
         return (ChatMessage(role="system", content=system), ChatMessage(role="user", content=question))
 
     def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
@@ -107,7 +106,7 @@ class ReasoningGymHandler(AgentHandler):
 
     async def evaluate(self, context: EvalContext) -> Grade:
         puzzle = _puzzle(context.spec)
-        if service_of(context.spec) is not None and puzzle.entry is None:
+        if SERVICE.of(context.spec) and puzzle.entry is None:
             raise InvalidRequest("a reward service judges rows that hold their entry alone", field="options.reward_service")
         grade = await self._services.grade(self, context, lambda trajectory: tagged_answer(trajectory.answer))
         if grade is not None:
@@ -164,10 +163,3 @@ def _now(puzzle: Puzzle) -> Made:
         return made_now(puzzle)
     except BadPuzzle as broken:
         raise BadTaskData(f"prompt: {broken}", field="dataset") from broken
-
-
-def _has_tools(spec: JobSpec) -> bool:
-    said = spec.template.options.get("tools", False)
-    if not isinstance(said, bool):
-        raise InvalidRequest(f"expected true or false, got {said!r:.80}", field="options.tools")
-    return said

@@ -1,13 +1,4 @@
-r"""The task `stem`: several turns, Python, a search where the worker has one, a final answer in `\boxed{}` or by `finish`, graded here.
-
-Options of the job template (`options`):
-
-    tools       true (default): `python`, `think` and `finish`; false: none; or a list out of these and `web_search`
-    rel_tol     leeway of values whose row has none of its own, relative; default: the policy of `graders/quantity.py`
-    abs_tol     the same, in the unit of the reference
-    judge       a reward service of the worker that is asked about texts which are not the reference's words
-    reward_service      a service judges everything instead (`handlers/reward_service.py`)
-"""
+r"""The task `stem`: several turns, Python, a search where the worker has one, a final answer in `\boxed{}` or by `finish`, graded here."""
 
 from __future__ import annotations
 
@@ -28,11 +19,12 @@ from workers.graders.verdict import Verdict
 from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import Environment, EvalContext, StageContext
 from workers.handlers.graded_by import graded_by
-from workers.handlers.reward_service import ServiceGrading, service_of
+from workers.handlers.reward_service import A_SERVICE, REWARD_SERVICE, ServiceGrading
 from workers.handlers.stem.layouts import LAYOUTS, QUESTIONS
 from workers.handlers.stem.problem import Kind, Problem
 from workers.handlers.submission import submitted
 from workers.handlers.task_data import problem_in
+from workers.handlers.task_options import Number, Option, Tools
 from workers.sandbox.base import Sandbox
 from workers.sandbox.spec import Isolation, SandboxSpec
 from workers.tools import Tool, tools_called
@@ -46,9 +38,26 @@ USES = {
 }
 BY_FINISH = ", or hand it in with the tool `finish`"
 SEARCH = "web_search"
-JUDGE = "judge"
 DEFAULT_TOOLS = ("python", "think", "finish")
-TOOLS = (*DEFAULT_TOOLS, SEARCH)
+TOOLS = Option(
+    name="tools",
+    takes=Tools(usual=DEFAULT_TOOLS, more=(SEARCH,)),
+    default=DEFAULT_TOOLS,
+    about="what the model may call; `true` is the default",
+)
+ABS_TOL = Option[float | None](
+    name="abs_tol", takes=Number(), default=None, without="*none*", about="leeway of values whose row has none, in the reference's unit"
+)
+REL_TOL = Option[float | None](
+    name="rel_tol", takes=Number(), default=None, without="*none*", about="leeway of values whose row has none, relative"
+)
+JUDGE = Option(
+    name="judge",
+    takes=A_SERVICE,
+    default="",
+    without="*none*",
+    about="a service that is asked about texts which are not the reference's words",
+)
 SAMPLES = (files("workers.handlers.stem.problems") / "science.jsonl",)
 _SHOWN_CHARS = 2_000
 
@@ -64,6 +73,7 @@ class StemHandler(AgentHandler):
     about = "A question of natural science: a choice, a value with its unit, a term or a formula, compared with the reference by kind."
     layouts = LAYOUTS
     samples = SAMPLES
+    options = (TOOLS, ABS_TOL, REL_TOL, JUDGE, REWARD_SERVICE)
 
     def __init__(self, search: SearchSettings | None = None) -> None:
         self._math = MathGrader()
@@ -83,7 +93,7 @@ class StemHandler(AgentHandler):
         await self._stack.aclose()
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec | None:
-        if "python" not in tool_names_of(spec):
+        if "python" not in TOOLS.of(spec):
             return None
         return SandboxSpec(isolation=Isolation(spec.template.capability))
 
@@ -93,7 +103,7 @@ class StemHandler(AgentHandler):
         return await super().init(context)
 
     def messages(self, spec: JobSpec) -> Sequence[ChatMessage]:
-        names = tool_names_of(spec)
+        names = TOOLS.of(spec)
         system = SYSTEM.format(
             tools="".join(words for name, words in USES.items() if name in names), finish=BY_FINISH if "finish" in names else ""
         )
@@ -101,7 +111,7 @@ class StemHandler(AgentHandler):
         return (ChatMessage(role="system", content=system), ChatMessage(role="user", content=asked))
 
     def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
-        names = tool_names_of(spec)
+        names = TOOLS.of(spec)
         made = iter(tools_called((name for name in names if name != SEARCH), sandbox))
         return tuple(self._web_search() if name == SEARCH else next(made) for name in names)
 
@@ -112,8 +122,8 @@ class StemHandler(AgentHandler):
             return grade
         answer = final_answer(context.trajectory.answer)
         verdict = Verdict("unreadable", "no_answer") if answer is None else await self._verdict(answer, problem, context.spec)
-        judge = service_of(context.spec, JUDGE)
-        if judge is not None and answer is not None and problem.kind is Kind.TEXT and not verdict.is_right:
+        judge = JUDGE.of(context.spec)
+        if judge and answer is not None and problem.kind is Kind.TEXT and not verdict.is_right:
             verdict = await self._judged(judge, answer, problem, context.spec)
         details: dict[str, object] = {
             "verdict": verdict.kind,
@@ -166,20 +176,6 @@ class StemHandler(AgentHandler):
         return WebSearchTool(self._search)
 
 
-def tool_names_of(spec: JobSpec) -> tuple[str, ...]:
-    """The tools that a job asks for, in the order in which the model sees them.
-
-    Raises:
-        InvalidRequest: one is not the task's.
-    """
-    said = spec.template.options.get("tools", True)
-    if isinstance(said, bool):
-        return DEFAULT_TOOLS if said else ()
-    if not isinstance(said, list | tuple) or not all(name in TOOLS for name in said) or len(set(said)) != len(said):
-        raise InvalidRequest(f"expected true, false, or a list out of {', '.join(TOOLS)}, got {said!r:.80}", field="options.tools")
-    return tuple(said)
-
-
 def _best(verdicts: Sequence[Verdict]) -> Verdict:
     """The one that is right, else the first."""
     return next((verdict for verdict in verdicts if verdict.is_right), verdicts[0])
@@ -191,15 +187,7 @@ def _problem(spec: JobSpec) -> Problem:
 
 def _leeway(spec: JobSpec, problem: Problem) -> Leeway:
     """The row's own, else the job's, else none: then the policy holds."""
-    found: dict[str, float] = {}
-    for name in ("rel_tol", "abs_tol"):
-        value = spec.template.options.get(name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise InvalidRequest(f"expected a number from 0, got {value!r}", field=f"options.{name}")
-        found[name] = float(value)
-    own = problem.leeway
-    if not found or own.relative is not None or own.absolute is not None or own.digits is not None:
+    own, absolute, relative = problem.leeway, ABS_TOL.of(spec), REL_TOL.of(spec)
+    if (absolute is None and relative is None) or own.relative is not None or own.absolute is not None or own.digits is not None:
         return own
-    return replace(own, relative=found.get("rel_tol"), absolute=found.get("abs_tol"))
+    return replace(own, relative=relative, absolute=absolute)

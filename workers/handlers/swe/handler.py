@@ -1,13 +1,5 @@
 """The task `swe`: a repository with something wrong in it, tools to work there, and hidden tests that judge the patch.
 
-Options of the job template (`options`):
-
-    fractional       false (default): reward 1 when every test of the row passes, else 0; true: the share of FAIL_TO_PASS that passes, or 0
-                     when a test of PASS_TO_PASS broke
-    python           true: the model has the tool `python` beside `bash`; default false
-    hide_history     true (default): what is later than the base commit is taken out of the repository's history
-    test_timeout_s   seconds for the tests, in place of what the row says; never more than EVAL's own limit leaves
-
 INIT makes the repository ready and notes its base commit; RUN's end takes the patch out (`trajectory.extra["patch"]`), whatever ended the
 loop; EVAL judges that patch, in a sandbox of its own. What the agent left running, installed or hid elsewhere is not there.
 """
@@ -36,6 +28,7 @@ from workers.handlers.submission import submitted
 from workers.handlers.swe.layouts import LAYOUTS
 from workers.handlers.swe.problem import SweProblem
 from workers.handlers.task_data import problem_in
+from workers.handlers.task_options import Number, Option, Truth
 from workers.sandbox.base import Sandbox
 from workers.sandbox.spec import Isolation, SandboxSpec
 from workers.tools import Tool, tools_called
@@ -56,6 +49,25 @@ SYSTEM = (
 )
 
 
+FRACTIONAL = Option(
+    name="fractional",
+    takes=Truth(),
+    default=False,
+    about="reward the share of `fail_to_pass` that passes, when nothing broke, in place of all or nothing",
+)
+PYTHON = Option(name="python", takes=Truth(), default=False, about="the model has the tool `python`, too")
+HIDE_HISTORY = Option(
+    name="hide_history", takes=Truth(), default=True, about="what is later than the base commit is taken out of the repository"
+)
+TEST_TIMEOUT_S = Option[float | None](
+    name="test_timeout_s",
+    takes=Number(above=0),
+    default=None,
+    without="*the row's*",
+    about="seconds for the tests; never more than `eval_active_s` less 45",
+)
+
+
 class SweHandler(AgentHandler):
     """Repairs of repositories; `layouts.py` has how rows are written."""
 
@@ -63,6 +75,7 @@ class SweHandler(AgentHandler):
     about = "A repository and what is wrong with it; hidden tests judge the patch in a fresh sandbox."
     layouts = LAYOUTS
     samples = (files("workers.handlers.swe.problems") / "repositories.jsonl",)
+    options = (FRACTIONAL, PYTHON, HIDE_HISTORY, TEST_TIMEOUT_S)
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec:
         isolation = Isolation(spec.template.capability)
@@ -81,7 +94,7 @@ class SweHandler(AgentHandler):
             repository = await prepare_repository(sandbox, problem.source)
             if problem.source.also_removed:
                 await sandbox.exec(["rm", "-rf", "--", *problem.source.also_removed], timeout_s=60)
-            if _option(context.spec, "hide_history", True):
+            if HIDE_HISTORY.of(context.spec):
                 await hide_future(sandbox, repository.folder, repository.base_commit)
             handle = await sandbox.park()
             failpoint("sandbox_park")
@@ -95,7 +108,7 @@ class SweHandler(AgentHandler):
 
     def tools(self, spec: JobSpec, sandbox: Sandbox | None) -> Sequence[Tool]:
         names = ["bash", "str_replace_editor", "think", "finish"]
-        return tools_called([*names[:1], "python", *names[1:]] if _option(spec, "python", False) else names, sandbox)
+        return tools_called([*names[:1], "python", *names[1:]] if PYTHON.of(spec) else names, sandbox)
 
     async def collect(self, context: RunContext, sandbox: Sandbox, end: AgentEnd) -> Json:
         made = context.environment.data
@@ -118,7 +131,7 @@ class SweHandler(AgentHandler):
             found = await evaluate(sandbox, problem.source, tests, patch)
         if found.log:
             await context.attach("log", await asyncio.to_thread(gzip.compress, found.log, 6))
-        return graded(found, fractional=_option(spec, "fractional", False), extra=extra)
+        return graded(found, fractional=FRACTIONAL.of(spec), extra=extra)
 
     def eval_failed(self, context: StageContext, failure: Failure) -> Failure | Ended:
         """Tested code that breaks its sandbox twice is the model's doing, as in RUN."""
@@ -216,20 +229,11 @@ def _request(spec: JobSpec, problem: SweProblem) -> str:
 
 def _bounded(problem: SweProblem, spec: JobSpec) -> SweTests:
     """Tests with their time within what EVAL has, so that running out of it is a verdict."""
-    asked = spec.template.options.get("test_timeout_s", problem.tests.timeout_s)
-    if isinstance(asked, bool) or not isinstance(asked, int | float) or asked <= 0:
-        raise InvalidRequest(f"expected seconds, got {asked!r}", field="options.test_timeout_s")
+    asked = TEST_TIMEOUT_S.of(spec) or problem.tests.timeout_s
     room = max(MIN_TEST_S, spec.template.limits.eval_active_s - EVAL_MARGIN_S)
     offline = problem.is_offline and Isolation(spec.template.capability) is not Isolation.ISOLATED_NETWORK
     env = {**(OFFLINE if offline else {}), **problem.tests.env}
-    return replace(problem.tests, timeout_s=min(float(asked), room), env=env)
-
-
-def _option(spec: JobSpec, name: str, default: bool) -> bool:
-    found = spec.template.options.get(name, default)
-    if not isinstance(found, bool):
-        raise InvalidRequest(f"expected true or false, got {found!r}", field=f"options.{name}")
-    return found
+    return replace(problem.tests, timeout_s=min(asked, room), env=env)
 
 
 def _share(some: Sequence[str], every: Mapping[str, str]) -> float:

@@ -1,0 +1,21 @@
+"""What somebody may have meant by a name that nobody knows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'math'?` where a known name is close, else all that there are."""
+    names = list(known)
+    # how a name is capitalised, or whether it has a line or a dash, is the most frequent slip and counts for much in a short one
+    plain = {_plain(each): each for each in reversed(names)}
+    close = difflib.get_close_matches(_plain(name), plain, n=1)
+    if close:
+        return f"did you mean {plain[close[0]]!r}?"
+    return f"known are {', '.join(names)}" if names else "there are none"
+
+
+def _plain(name: str) -> str:
+    return name.casefold().replace("-", "_")

@@ -363,6 +363,16 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSize:
+    """How large one segment of a trajectory is, as the record of its job says."""
+
+    tokens: int
+    """Its tokens in all."""
+    loss_tokens: int
+    """Those whose `loss_mask` is 1, before the run's policy by stop reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
     """How an attempt ends a job: what the settle script is told."""
 
@@ -378,6 +388,8 @@ class Settlement:
     turns: int = 0
     first_version: str = ""
     last_version: str = ""
+    segments: tuple[SegmentSize, ...] = ()
+    """Of its trajectory, in order; empty = there is none, or nobody counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,3 +423,5 @@ class JobResult:
     """Seconds a stage, of the attempts that were kept, and `total`."""
     spent_tokens: int = 0
     """Sampled tokens of all attempts, also of one that was cut off; as far as finished turns tell."""
+    segments: tuple[SegmentSize, ...] = ()
+    """Of its trajectory, in order; empty = not known: none, too many for a record, or an older worker's. The trajectory tells."""

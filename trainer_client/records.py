@@ -13,7 +13,8 @@ from typing import TypedDict
 
 import orjson
 
-from pipeline.messages import JobResult, Outcome
+from pipeline.messages import JobResult, Outcome, SegmentSize
+from pipeline.segment_sizes import read_sizes
 from pipeline.supervisor.actions import Verdict
 from pipeline.supervisor.monitors import Starvation, read_starvation
 
@@ -128,6 +129,8 @@ class AwaitingRecord:
     turns: int
     first_version: str
     last_version: str
+    segments: tuple[SegmentSize, ...]
+    """As of a `JobResult`."""
     due_ms: int
     """When it ends without one, by the clock of Redis."""
     incarnation: int
@@ -213,6 +216,7 @@ class _MemberEnd(TypedDict):
     turns: int
     first_version: str
     last_version: str
+    segments: tuple[SegmentSize, ...]
 
 
 def _member_end(entry: str, found: Mapping[str, str]) -> _MemberEnd:
@@ -233,6 +237,7 @@ def _member_end(entry: str, found: Mapping[str, str]) -> _MemberEnd:
         turns=int(found.get("turns") or 0),
         first_version=found.get("v0", ""),
         last_version=found.get("v1", ""),
+        segments=read_sizes(found.get("segs", "")),
     )
 
 

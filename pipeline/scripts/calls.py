@@ -19,6 +19,7 @@ from pipeline.messages import JobTemplate, Settlement, Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.replies import check_refusal, full_when_out_of_memory, text, whole
 from pipeline.scripts.runner import Arg, ScriptRunner
+from pipeline.segment_sizes import sizes_text
 
 MAX_BATCH = 32
 ACKED_A_CALL = 512
@@ -448,7 +449,7 @@ def _plain(text: str, most: int) -> str:
 
 
 def settlement_args(end: Settlement) -> list[Arg]:
-    """What an attempt ends as, as the scripts take it: ten texts."""
+    """What an attempt ends as, as the scripts take it: eleven texts."""
     # float(): a grader's number may be one of numpy's, whose repr is no number
     components = {name: float(value) for name, value in end.components.items()}
     return [
@@ -462,6 +463,7 @@ def settlement_args(end: Settlement) -> list[Arg]:
         end.turns,
         _plain(end.first_version, 200),
         _plain(end.last_version, 200),
+        sizes_text(end.segments),
     ]
 
 

@@ -19,6 +19,7 @@ from pipeline.messages import (
     Prompt,
     Sampling,
     Segment,
+    SegmentSize,
     Settlement,
     StopReason,
     Trajectory,
@@ -134,6 +135,7 @@ def a_settlement(reward: float | None = 1.0, **changes: object) -> Settlement:
         turns=1,
         first_version="1.0",
         last_version="1.0",
+        segments=(SegmentSize(tokens=8, loss_tokens=3),),
     )
     return _changed(settlement, changes)
 

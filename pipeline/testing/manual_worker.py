@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import redis
 
 from pipeline.keys import Keys
-from pipeline.messages import Outcome, Settlement, Stage
+from pipeline.messages import Outcome, SegmentSize, Settlement, Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.calls import Begun, Claim, Given, GiveUpKind, HandOff, Held, NameHolder, Scripts, Settle
 from pipeline.scripts.reward_calls import AwaitReward, RewardScripts
@@ -20,7 +20,14 @@ from pipeline.testing.builders import a_settlement
 
 LEASE_MS = 30_000
 BODY_TTL_MS = 3_600_000
-UNJUDGED = Settlement(outcome=Outcome.OK, stop="finished", sampled_tokens=7, total_tokens=24, turns=1)
+UNJUDGED = Settlement(
+    outcome=Outcome.OK,
+    stop="finished",
+    sampled_tokens=7,
+    total_tokens=24,
+    turns=1,
+    segments=(SegmentSize(tokens=14, loss_tokens=5), SegmentSize(tokens=10, loss_tokens=2)),
+)
 """An end whose reward is still to come."""
 HOLDER = NameHolder(node="n1", slots=4, pid=1, version="0")
 NEXT_STAGE = {Stage.INIT: Stage.RUN, Stage.RUN: Stage.EVAL}

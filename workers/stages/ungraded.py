@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeline.messages import Outcome, Settlement, Trajectory
+from pipeline.segment_sizes import sizes_of
 
 
 def ungraded(trajectory: Trajectory) -> Settlement:
@@ -17,4 +18,5 @@ def ungraded(trajectory: Trajectory) -> Settlement:
         turns=len(trajectory.turns),
         first_version=versions[0] if versions else "",
         last_version=versions[-1] if versions else "",
+        segments=sizes_of(trajectory),
     )

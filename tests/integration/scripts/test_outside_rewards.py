@@ -64,6 +64,7 @@ async def test_an_awaiting_job_is_held_by_nobody_and_the_trainer_is_told_of_it(r
     assert await run.audit.reserved_bytes() > 0
     (record,) = await run.audit.results("run1")
     assert (record["kind"], record["job"], record["out"], record["ra"], record["sampled"]) == ("awaiting", JOB, "ok", "2", "7")
+    assert record["segs"] == "14/5 10/2"
     assert await run.audit.faults("run1", run.units) == []
 
 
@@ -77,6 +78,7 @@ async def test_a_report_ends_it_with_the_score_to_the_last_bit(run: Run) -> None
     assert (record["kind"], record["out"], float(record["rew"]), record["stage"]) == ("job", "ok", 0.1 + 0.2, "eval")
     assert json.loads(record["comps"]) == {"score": 0.1 + 0.2, "style": 1 / 3}
     assert (record["sampled"], record["total"], record["turns"], record["stop"]) == ("7", "24", "1", "finished")
+    assert record["segs"] == "14/5 10/2", "what the worker counted stands beside a reward that came later"
     assert await run.audit.all_ended("run1", run.units) == []
     assert await ask(run.client, "EXISTS", run.audit.keys.awaiting("run1")) == 0
 

@@ -14,6 +14,7 @@ from pipeline.messages import Outcome, Settlement, Stage, StopReason, Trajectory
 from pipeline.redis_client import ask
 from pipeline.scripts import Scripts
 from pipeline.scripts.calls import MAX_BATCH, Held
+from pipeline.segment_sizes import sizes_of
 from pipeline.testing import ManualWorker, a_grade, a_segment, a_settlement, a_trajectory
 from tests.integration.trainer_client.rows import row_of
 
@@ -114,7 +115,13 @@ class Pump:
         else:
             version = self.version_of(held.job)
             settlement = a_settlement(
-                reward, sampled_tokens=7, total_tokens=24, stop=self.stop_of(held.job).value, first_version=version, last_version=version
+                reward,
+                sampled_tokens=7,
+                total_tokens=24,
+                stop=self.stop_of(held.job).value,
+                first_version=version,
+                last_version=version,
+                segments=sizes_of(trajectory_of(held.job)),
             )
             await worker.settle(held, settlement=settlement, body=encode(a_grade(reward)), kind="eval")
         self.ended.append(held.job)

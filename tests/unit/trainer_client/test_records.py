@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pipeline.messages import JobResult, Outcome
+from pipeline.messages import JobResult, Outcome, SegmentSize
 from pipeline.supervisor.actions import Verdict
 from trainer_client.records import GroupRecord, Note, StepRecord, Unreadable, read_record
 
@@ -30,6 +30,7 @@ JOB = {
     "turns": "2",
     "v0": "1.3",
     "v1": "1.4",
+    "segs": "30/8 10/4",
     "init_ms": "10",
     "run_ms": "1500",
     "eval_ms": "0",
@@ -86,6 +87,16 @@ def test_a_job() -> None:
     assert record.components == {"score": 0.25, "format": 1.0}
     assert (record.run_attempt, record.eval_attempt) == (5, 7)
     assert record.seconds == {"init": 0.01, "run": 1.5, "eval": 0.0, "total": 2.0}
+    assert record.segments == (SegmentSize(tokens=30, loss_tokens=8), SegmentSize(tokens=10, loss_tokens=4))
+
+
+@pytest.mark.parametrize("field", ["", "30/8 10", "30/8  10/4", "8/30", "-3/1", "a/b", "30/8 10/4 ", "1/1 " * 64 + "1/1"])
+def test_sizes_that_nobody_can_read_are_unknown_and_the_record_stands(field: str) -> None:
+    """They are a hint: the trajectory tells what they do not. A record that is refused for them would be a job that never ended."""
+    record = read_record("1-0", flat({**JOB, "segs": field}))
+
+    assert isinstance(record, JobResult)
+    assert record.segments == ()
 
 
 def test_no_reward_is_none_and_never_0() -> None:

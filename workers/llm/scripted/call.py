@@ -58,16 +58,24 @@ class Output:
     """At each place the tokens asked for and their logprobs."""
 
 
-class Running:
-    """A call in flight: its ids, when each comes out, and how long it has been sampling."""
+class Seat:
+    """A call in the line (`line.py`)."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.changed = asyncio.Event()
+        """Set when something is new for it: its place, an abort, a pause."""
         self.accepted = False
         """Past the gate that a pause closes."""
         self.placed = False
         self.aborted = False
+
+
+class Running(Seat):
+    """A call in flight: its ids, when each comes out, and how long it has been sampling."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
         self.ids: list[int] = []
         self.finish: Finish = "length"
         self.stop_reason: int | str | None = None

@@ -16,35 +16,26 @@ from __future__ import annotations
 import asyncio
 import random
 import zlib
-from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from pipeline.engines.control import PauseMode
 from workers.llm.backend import Finish, LogprobsMode
 from workers.llm.scripted.call import Call, Output, Running
 from workers.llm.scripted.distribution import forced_logprob, token_logprobs
+from workers.llm.scripted.line import Line
 from workers.llm.scripted.options import Latency, ServerOptions
 from workers.llm.scripted.policy import Policy
 from workers.llm.scripted.prefix_cache import PrefixCache
 from workers.llm.tokenizer import Tokenizer
 
 
-class EngineBusyError(Exception):
-    """More calls than the server keeps."""
-
-
-class EnginePausedError(Exception):
-    """The server takes no calls while it is paused."""
-
-
-class Engine:
+class Engine(Line[Running]):
     """All calls of one server. Lives on one event loop."""
 
     def __init__(self, options: ServerOptions, tokenizer: Tokenizer, policy: Policy) -> None:
-        self._options = options
+        super().__init__(options)
         self._tokenizer = tokenizer
         self._policy = policy
         self._end_of_text = tokenizer.specials.get("<|endoftext|>")
@@ -54,83 +45,29 @@ class Engine:
         """The label of the weights."""
         self.loaded: str | None = None
         """The weights that were loaded last; None = those that the label names."""
-        self.paused: PauseMode | None = None
-        self._resumed = asyncio.Event()
-        self._resumed.set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._calls: dict[int, Running] = {}
-        """By identity: a client may send one id twice."""
-        self._line: deque[Running] = deque()
-        self._n_running = 0
-        self._n_accepted = 0
         self._cleared = False
         """The pause that goes on cleared the cache: calls in flight are computed anew."""
-        self.finished: Counter[str] = Counter()
-        """Calls by finish; `disconnected` ones are not among vLLM's, so they have a word of their own."""
-        self._ended_tokens = 0
         self.prompt_tokens = 0
-
-    @property
-    def n_running(self) -> int:
-        """Calls that hold a place, frozen ones included."""
-        return self._n_running
-
-    @property
-    def n_waiting(self) -> int:
-        """Calls in line; those that arrived during a pause do not show, as in vLLM."""
-        return len(self._line)
 
     @property
     def generation_tokens(self) -> int:
         """Tokens sampled so far, those of calls in flight included."""
         now = asyncio.get_running_loop().time()
-        return self._ended_tokens + sum(running.tokens_out(now) for running in self._calls.values())
+        return self._ended_tokens + sum(running.tokens_out(now) for running in self._seats())
 
     @property
     def kv_used(self) -> float:
         """Share of the KV cache that calls in flight hold, 0 to 1."""
         now, size = asyncio.get_running_loop().time(), self._options.block_size
-        lengths = [len(running.call.prompt_ids) + running.tokens_out(now) for running in self._calls.values() if running.placed]
+        lengths = [len(running.call.prompt_ids) + running.tokens_out(now) for running in self._seats() if running.placed]
         return min(1.0, sum(-(-length // size) for length in lengths) / self._options.cache_blocks)
-
-    def request_ids(self) -> list[str]:
-        """Ids of all calls accepted and not ended."""
-        return [running.call.request_id for running in self._calls.values()]
 
     # ---- one call
 
-    async def run(self, call: Call) -> Output:
-        """Sample. Ends early by `abort` or with the awaiting task.
+    def _seat(self, call: Call) -> Running:
+        return Running(call)
 
-        Raises:
-            EngineBusyError: too many calls.
-            EnginePausedError: paused, on a wire that refuses then.
-        """
-        if self.paused in ("abort", "wait") and self._options.wire == "0.33":
-            raise EnginePausedError
-        if len(self._calls) >= self._options.max_requests:
-            raise EngineBusyError
-        running = Running(call)
-        self._calls[id(running)] = running
-        try:
-            output = await self._run(running)
-        except asyncio.CancelledError:
-            self.finished["disconnected"] += 1
-            raise
-        finally:
-            self._forget(running)
-        self.finished[output.finish] += 1
-        self._ended_tokens += len(output.token_ids)
-        return output
-
-    async def _run(self, running: Running) -> Output:
-        while not self._resumed.is_set() and not running.aborted:
-            await self._wait(running)
-        if not running.aborted:
-            await self._take_place(running)
-        if not running.placed:
-            return Output(token_ids=[], logprobs=[], finish="abort", stop_reason=None, spans=[], cached_tokens=0)
+    async def _sample(self, running: Running) -> Output:
         call, loop = running.call, asyncio.get_running_loop()
         cached, kept = self.cache.look_up(call.prompt_ids, call.cache_salt)
         self.cache.add(call.prompt_ids, call.cache_salt, self.weights)
@@ -147,46 +84,6 @@ class Engine:
                 break
             await self._wait(running, None if frozen else left_s)
         return self._output(running, loop.time(), cached)
-
-    async def _take_place(self, running: Running) -> None:
-        """Stand in line until there is a place and the engine samples."""
-        running.accepted = True
-        self._n_accepted += 1
-        self._idle.clear()
-        self._line.append(running)
-        self._move_line()
-        while running in self._line:
-            if running.aborted:
-                self._line.remove(running)
-                return
-            await self._wait(running)
-
-    async def _wait(self, running: Running, timeout_s: float | None = None) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await running.changed.wait()
-        except TimeoutError:
-            return
-        running.changed.clear()
-
-    def _move_line(self) -> None:
-        while self._line and self._n_running < self._options.max_running and self.paused != "keep":
-            first = self._line.popleft()
-            self._n_running += 1
-            first.placed = True
-            first.changed.set()
-
-    def _forget(self, running: Running) -> None:
-        self._calls.pop(id(running), None)
-        if running.placed:
-            self._n_running -= 1
-        elif running in self._line:
-            self._line.remove(running)
-        if running.accepted:
-            self._n_accepted -= 1
-            if not self._n_accepted:
-                self._idle.set()
-        self._move_line()
 
     def _say(self, call: Call) -> tuple[list[int], Finish, int | str | None]:
         """The ids of a call, the stop token included, and why they end."""
@@ -272,34 +169,20 @@ class Engine:
 
     # ---- control
 
-    def abort(self, request_ids: Sequence[str], *, accepted_only: bool = False) -> None:
-        """End calls by their full ids; unknown ones are nobody's.
-
-        Args:
-            accepted_only: not those that a pause keeps out.
-        """
-        wanted = frozenset(request_ids)
-        for running in self._calls.values():
-            if running.call.request_id in wanted and (running.accepted or not accepted_only):
-                running.aborted = True
-                running.changed.set()
-
-    async def pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
-        """Stop sampling; see the wire's table of modes. `wait` returns when what was accepted before is done."""
+    def _stand(self) -> None:
         now = asyncio.get_running_loop().time()
-        self.paused = mode
-        self._resumed.clear()
-        if mode == "keep":
-            for running in self._calls.values():
-                running.freeze(now)
-                running.changed.set()
-        else:
-            if mode == "abort":
-                self.abort([running.call.request_id for running in self._calls.values() if running.accepted])
-            await self._idle.wait()
-        if clear_cache:
-            self.cache.clear()
-            self._cleared = True
+        for running in self._seats():
+            running.freeze(now)
+            running.changed.set()
+
+    def _go_on(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for running in self._seats():
+            running.thaw(now)
+
+    def _forget_computed(self) -> None:
+        self.cache.clear()
+        self._cleared = True
 
     def flush(self) -> None:
         """Forget cached prefixes; during a pause calls in flight lose their own keys and values, too, and are computed anew."""
@@ -308,14 +191,8 @@ class Engine:
 
     def resume(self) -> None:
         """Sample again."""
-        now = asyncio.get_running_loop().time()
-        frozen, self.paused, self._cleared = self.paused == "keep", None, False
-        self._resumed.set()
-        for running in self._calls.values():
-            if frozen:
-                running.thaw(now)
-            running.changed.set()
-        self._move_line()
+        self._cleared = False
+        super().resume()
 
     @property
     def weights(self) -> str:
@@ -334,5 +211,5 @@ class Engine:
 
     def _tell_calls(self) -> None:
         now = asyncio.get_running_loop().time()
-        for running in self._calls.values():
+        for running in self._seats():
             running.change(self.version, self.weights, now, recomputed=self._cleared)

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pipeline.engines.errors import ModelError, Overlong, Retryable
 from workers.llm.backend import Caps, GenRequest, GenResult, Span
 from workers.llm.scripted.call import Call
-from workers.llm.scripted.engine import Engine, EngineBusyError
+from workers.llm.scripted.engine import Engine
+from workers.llm.scripted.line import EngineBusyError
 from workers.llm.scripted.options import ServerOptions
 from workers.llm.scripted.policy import Policy
 from workers.llm.scripted.problems import Problem, ProblemBank

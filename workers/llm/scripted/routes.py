@@ -8,10 +8,10 @@ from typing import Protocol
 from aiohttp import web
 
 from workers.llm.scripted.call import Call, Output
-from workers.llm.scripted.engine import Engine
 from workers.llm.scripted.faults import Corruption
 from workers.llm.scripted.http import Body
 from workers.llm.scripted.options import ServerOptions
+from workers.llm.scripted.served_engine import ServedEngine
 from workers.llm.tokenizer import Tokenizer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -22,8 +22,12 @@ class Host(Protocol):
 
     options: ServerOptions
     tokenizer: Tokenizer
-    engine: Engine
-    """Another one after a restart."""
+
+    @property
+    def engine(self) -> ServedEngine:
+        """Another one after a restart."""
+        ...
+
     started_s: float
     """Names this start of the server; wall time."""
 

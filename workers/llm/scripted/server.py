@@ -1,4 +1,4 @@
-"""The scripted server: the routes of a wire over our engine, in process or as a process of its own.
+"""Servers of models: the routes of a wire over an engine of ours, in process or as a process of its own. The scripted server is one.
 
 A client that closes its connection ends its call, as in vLLM: the handler of a request is cancelled with the connection.
 """
@@ -15,19 +15,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Generic, Self, TypeVar
 
 import orjson
 from aiohttp import web
 
-from workers.llm.scripted.engine import Engine, EngineBusyError, EnginePausedError
+from workers.llm.scripted.engine import Engine
 from workers.llm.scripted.faults import Fault, Faults
 from workers.llm.scripted.http import BadRequestError, Body, answer_json, read_object
+from workers.llm.scripted.line import EngineBusyError, EnginePausedError
 from workers.llm.scripted.model_routes import ModelRoutes
 from workers.llm.scripted.options import ServerOptions
 from workers.llm.scripted.policy import Policy
 from workers.llm.scripted.problems import Problem, ProblemBank
 from workers.llm.scripted.routes import Handler, Routes
+from workers.llm.scripted.served_engine import ServedEngine
 from workers.llm.scripted.sglang_routes import SglangRoutes
 from workers.llm.scripted.vllm_routes import VllmRoutes
 from workers.llm.tokenizer import Tokenizer, load
@@ -37,13 +39,16 @@ BACKLOG = 2048
 """As vLLM's. With fewer a Unix socket refuses the workers of a node that all connect at once."""
 
 
-class ScriptedServer:
-    """An inference server that speaks a wire of vLLM or SGLang. `async with` starts and stops it.
+E = TypeVar("E", bound=ServedEngine)
+
+
+class ModelServer(Generic[E]):
+    """A wire of vLLM or SGLang over an engine. `async with` starts and stops it.
 
     Args:
         options: what it imitates.
-        problems: where its policy knows answers from.
-        tokenizer: our own small one unless given.
+        tokenizer: of the model.
+        new_engine: makes the engine; another one after a restart.
         host: address to bind; loopback unless somebody asks for more.
         port: 0 = any free one.
         socket_path: a Unix socket instead of a port.
@@ -51,18 +56,18 @@ class ScriptedServer:
 
     def __init__(
         self,
-        options: ServerOptions | None = None,
-        problems: Sequence[Problem] = (),
+        options: ServerOptions,
+        tokenizer: Tokenizer,
+        new_engine: Callable[[], E],
         *,
-        tokenizer: Tokenizer | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         socket_path: Path | None = None,
     ) -> None:
-        self.options = options or ServerOptions()
-        self.tokenizer = tokenizer or load()
-        self.policy = Policy(self.tokenizer, ProblemBank(problems), self.options.policy)
-        self.engine = self._new_engine()
+        self.options = options
+        self.tokenizer = tokenizer
+        self._new_engine = new_engine
+        self.engine = new_engine()
         self.routes: Routes = SglangRoutes(self) if self.options.is_sglang else VllmRoutes(self)
         self.faults = Faults()
         self.requests: deque[tuple[str, Body]] = deque(maxlen=256)
@@ -75,11 +80,6 @@ class ScriptedServer:
         """Connections that have carried a request: none of them survives a restart."""
         self._where = (host, port, socket_path)
         self._runner: web.AppRunner | None = None
-
-    def _new_engine(self) -> Engine:
-        engine = Engine(self.options, self.tokenizer, self.policy)
-        engine.loaded = self.options.weights or None
-        return engine
 
     def restart(self, *, spared: asyncio.BaseTransport | None = None) -> None:
         """As if the process had died and come again at once: connections break, and everything that it was told is forgotten.
@@ -221,7 +221,39 @@ class ScriptedServer:
         return answer_json({"armed": True})
 
 
-async def serve_until(stop: asyncio.Event, server: ScriptedServer, ready: Callable[[str], None]) -> None:
+class ScriptedServer(ModelServer[Engine]):
+    """The scripted model as a server.
+
+    Args:
+        options: what it imitates.
+        problems: where its policy knows answers from.
+        tokenizer: our own small one unless given.
+        host: see `ModelServer`.
+        port: see there.
+        socket_path: see there.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions | None = None,
+        problems: Sequence[Problem] = (),
+        *,
+        tokenizer: Tokenizer | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        socket_path: Path | None = None,
+    ) -> None:
+        options, tokenizer = options or ServerOptions(), tokenizer or load()
+        self.policy = Policy(tokenizer, ProblemBank(problems), options.policy)
+        super().__init__(options, tokenizer, self._scripted_engine, host=host, port=port, socket_path=socket_path)
+
+    def _scripted_engine(self) -> Engine:
+        engine = Engine(self.options, self.tokenizer, self.policy)
+        engine.loaded = self.options.weights or None
+        return engine
+
+
+async def serve_until(stop: asyncio.Event, server: ModelServer[Any], ready: Callable[[str], None]) -> None:
     """Run a server until `stop`; `ready` is told its address."""
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(server)

@@ -30,7 +30,7 @@ from workers.agent.renderers import Prompt, Renderer
 from workers.agent.seeds import call_seed
 from workers.agent.tool_calls import ParsedTurn
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
-from workers.agent.world import World, WorldOverran
+from workers.agent.world import World, WorldOverran, WorldReply
 from workers.llm.backend import Caps, GenRequest, GenResult, LogprobsMode, Model
 from workers.llm.ratio import ratio_bias
 from workers.tools.base import ToolOverran, ToolResult, ToolSet
@@ -403,17 +403,29 @@ class _AgentLoop:
         started = time.monotonic()
         limits = self.job.template.limits
         timeout_s = max(0.0, min(limits.tool_timeout_s, self.active.left_s))
-        try:
-            async with asyncio.timeout(timeout_s + self.settings.tool_grace_s) as guard:
-                found = await world.answer(said, timeout_s=timeout_s)
-        except TimeoutError as error:
-            if guard.expired():
-                raise WorldOverran(timeout_s + self.settings.tool_grace_s) from error
-            raise
+        found = await self._answer_of(world, said, timeout_s)
         self.recorder.end_turn(tools_s=time.monotonic() - started, tool_calls=0, tool_errors=0)
         text = cut_observation(self.renderer.tokenizer, found.text, limits.max_observation_tokens)
         end = AgentEnd(stop=StopReason.FINISHED, answer=said) if found.ends else None
         return [ChatMessage(role="user", content=text)], end
+
+    async def _answer_of(self, world: World, said: str, timeout_s: float) -> WorldReply:
+        """Its answer to a move, which has `timeout_s` and a grace of active time; stretches in which that stands do not count."""
+        limit_s = timeout_s + self.settings.tool_grace_s
+        over_at_s = self.active.left_s - limit_s
+        move = asyncio.create_task(world.answer(said, timeout_s=timeout_s), name="move in a world")
+        try:
+            while not move.done() and (left_s := self.active.left_s - over_at_s) > 0:
+                await asyncio.wait((move,), timeout=left_s)
+            if not move.done():
+                raise WorldOverran(limit_s)
+            return move.result()
+        finally:
+            if not move.done():
+                move.cancel()
+                await asyncio.gather(move, return_exceptions=True)
+            elif not move.cancelled():
+                move.exception()  # we may be cancelled in the moment in which it failed, and then nobody asks for its error
 
     async def _answer(self, item: ToolCall | CallError) -> tuple[str, bool, ToolResult | None]:
         """What the model is told, whether the call was at fault, and the tool's result if it was run."""

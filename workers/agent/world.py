@@ -33,7 +33,8 @@ class World(Protocol):
     async def answer(self, said: str, *, timeout_s: float) -> WorldReply:
         """Takes the model's message, without what it thought, for a move.
 
-        Cancelled, it ends what it started. It ends by itself within `timeout_s`, with an error of its own.
+        Cancelled, it ends what it started. It ends by itself within `timeout_s`, with an error of its own. What it spends inside
+        `ActiveTime.waiting` (for a place, for finding out what broke) is not the model's, and does not count.
         """
 
 

@@ -109,11 +109,19 @@ class KillablePool:
         missing = self._processes - len(self._all)
         self._idle.extend(await asyncio.gather(*(self._start() for _ in range(missing))))
 
-    async def call(self, request: Mapping[str, Any], *, limit_s: float) -> Json:
+    async def renew(self) -> None:
+        """Ends the children that have no request: the next calls are answered by new ones."""
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(self._discard(child) for child in idle))
+
+    async def call(self, request: Mapping[str, Any], *, limit_s: float, tries: int = 2) -> Json:
         """The child's reply to `request`.
 
         A child that dies is replaced and asked once more, because it may have died for a reason of its own between two calls.
         When the caller is cancelled the child is killed: what it works on is wanted by nobody.
+
+        Args:
+            tries: children that may die of it.
 
         Raises:
             CallTimedOut: no reply within `limit_s` of processor time; waiting for a free child and starting one do not count.
@@ -122,7 +130,7 @@ class KillablePool:
             ChildNotStarted: no child could be started.
         """
         async with self._slots:
-            for last in (False, True):
+            for number in range(1, tries + 1):
                 child = await self._child()
                 try:
                     async with asyncio.timeout(limit_s * WALL_PER_CPU):
@@ -134,7 +142,7 @@ class KillablePool:
                     status, said = await self._discard(child), child.said
                     if status == -signal.SIGPROF:
                         raise CallTimedOut(f"no reply within {limit_s} s of processor time") from None
-                    if last:
+                    if number == tries:
                         raise CallCrashed(f"the child ended with status {status} during the call: {said or 'it said nothing'}") from None
                 except BaseException:
                     child.kill()
@@ -146,7 +154,7 @@ class KillablePool:
                     else:
                         self._idle.append(child)
                     return reply
-        raise AssertionError("the second try returns or raises")
+        raise AssertionError("the last try returns or raises")
 
     async def _child(self) -> _Child:
         self._refuse_when_closed()

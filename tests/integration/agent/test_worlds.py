@@ -11,7 +11,17 @@ import pytest
 from pipeline.messages import ChatMessage, Limits, StopReason
 from pipeline.testing.builders import a_job, a_template
 from tests.integration.agent.dialogues import TOKENIZER, Echo
-from workers.agent import AgentEnd, AgentSettings, ChatMLRenderer, TrajectoryRecorder, TurnDelta, WorldOverran, WorldReply, run_agent
+from workers.agent import (
+    ActiveTime,
+    AgentEnd,
+    AgentSettings,
+    ChatMLRenderer,
+    TrajectoryRecorder,
+    TurnDelta,
+    WorldOverran,
+    WorldReply,
+    run_agent,
+)
 from workers.llm.scripted import InProcessBackend
 from workers.tools.base import ToolSet
 
@@ -46,6 +56,7 @@ class Held:
     world: Corridor | Silence
     limits: Limits = field(default_factory=Limits)
     settings: AgentSettings = field(default_factory=AgentSettings)
+    active: ActiveTime | None = None
     gate: Callable[[], None] = lambda: None
     recorder: TrajectoryRecorder = field(default_factory=TrajectoryRecorder)
     journal: list[tuple[TurnDelta, int]] = field(default_factory=list)
@@ -70,6 +81,7 @@ class Held:
             gate=gate,
             journal=note,
             world=self.world,
+            active=self.active,
             settings=self.settings,
         )
 
@@ -122,6 +134,54 @@ async def test_a_world_that_never_answers_is_broken_and_no_end_of_a_dialogue() -
 
     with pytest.raises(WorldOverran):
         await Held(["north"], Silence(), limits=limits, settings=AgentSettings(tool_grace_s=0.01)).hold()
+
+
+async def test_time_that_is_not_the_models_is_no_part_of_a_move() -> None:
+    """A world that waits for a free process, or finds out whose doing a crash was, for ten times as long as a move may take."""
+    limits, settings = replace(Limits(), tool_timeout_s=0.01), AgentSettings(tool_grace_s=0.01)
+    active = ActiveTime(60.0)
+
+    @dataclass
+    class Queued(Corridor):
+        async def answer(self, said: str, *, timeout_s: float) -> WorldReply:
+            later = asyncio.Event()
+            asyncio.get_running_loop().call_later(10 * (limits.tool_timeout_s + settings.tool_grace_s), later.set)
+            with active.waiting():
+                await later.wait()
+            return await super().answer(said, timeout_s=timeout_s)
+
+    end = await Held(["north"], Queued(doors=1), limits=limits, settings=settings, active=active).hold()
+
+    assert end.stop is StopReason.FINISHED
+
+
+async def test_what_a_world_raises_flies_as_it_is() -> None:
+    class Ruin(Silence):
+        async def answer(self, said: str, *, timeout_s: float) -> WorldReply:
+            raise TimeoutError("of its own")
+
+    with pytest.raises(TimeoutError, match="of its own"):
+        await Held(["north"], Ruin()).hold()
+
+
+async def test_a_dialogue_that_is_cancelled_cancels_its_world() -> None:
+    reached, left = asyncio.Event(), asyncio.Event()
+
+    class Cave(Silence):
+        async def answer(self, said: str, *, timeout_s: float) -> WorldReply:
+            reached.set()
+            try:
+                return await super().answer(said, timeout_s=timeout_s)
+            finally:
+                left.set()
+
+    dialogue = asyncio.create_task(Held(["north"], Cave()).hold())
+    await reached.wait()
+    dialogue.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await dialogue
+
+    assert left.is_set(), "before the dialogue is over"
 
 
 async def test_a_world_has_no_more_turns_than_the_job() -> None:

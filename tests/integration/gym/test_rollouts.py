@@ -14,6 +14,7 @@ from workers.graders.gym.lamps import solution
 from workers.handlers.gym.handler import GymHandler
 from workers.handlers.gym.layouts import LAYOUTS
 from workers.handlers.registry import Handlers
+from workers.handlers.submission import submitted
 from workers.handlers.task_data import load_rows
 from workers.llm.scripted import InProcessBackend
 
@@ -59,6 +60,7 @@ async def test_an_episode_that_is_solved_has_its_reward_from_its_replay() -> Non
         "truncated": 0.0,
         "replayed": 1.0,
         "no_actions": 0.0,
+        "crashed": 0.0,
     }
 
 
@@ -91,6 +93,40 @@ async def test_an_environment_that_does_not_replay_is_told_and_graded_as_it_went
     grade = found.judged.grade
     assert (grade.components["replayed"], grade.details["reason"]) == (0.0, "does_not_replay")
     assert grade.reward == 0.25 * grade.components["steps"] > 0
+
+
+async def test_an_action_that_breaks_the_environment_ends_the_episode_and_keeps_nothing_that_was_won() -> None:
+    pytest.importorskip("gymnasium")
+
+    found = await play({**VAULT, "options": {"mode": "wins"}}, ["<action>gold</action>", "<action>break</action>", "never said"], IN_TESTS)
+
+    assert found.trajectory.messages[-1].content == "The environment broke on this action: the episode is over."
+    assert found.trajectory.stop is StopReason.FINISHED
+    grade = found.judged.grade
+    assert (grade.reward, grade.details["reason"], grade.components["return"]) == (0.0, "action_crashed", 0.5)
+    assert "the vault is jammed" in str(grade.details["detail"])
+    assert (grade.components["crashed"], grade.components["replayed"], grade.components["steps"]) == (1.0, 1.0, 1.0)
+
+
+async def test_a_crash_rids_nobody_of_what_was_lost_and_records_without_a_word_of_it_are_graded() -> None:
+    """The last are of trajectories in flight while a worker is upgraded."""
+    zero = {"actions": ["zero"], "digests": ["a", "b"], "rewards": [-0.125], "terminated": False, "truncated": False, "no_actions": 0}
+    none = {**zero, "actions": [], "digests": ["a"], "rewards": []}
+    handler = GymHandler(GymSettings(processes=1))
+    await handler.open()
+
+    async def grade_of(episode: dict[str, object], reward: str = "sum") -> tuple[float, object]:
+        grade = await judged(handler, spec_of("gym", ROW, {"reward": reward}), submitted("", {"episode": episode}))
+        return grade.reward, grade.details["reason"]
+
+    try:
+        assert await grade_of({**zero, "crashed": "jammed"}) == (-0.125, "action_crashed")
+        assert await grade_of({**zero, "crashed": "jammed"}, "last") == (-0.125, "action_crashed")
+        assert await grade_of({**none, "crashed": "jammed"}, "last") == (0.0, "action_crashed")
+        assert await grade_of(none) == (0.0, "no_move")
+        assert await grade_of(zero) == (-0.125, "does_not_replay")
+    finally:
+        await handler.close()
 
 
 async def test_references_of_the_samples_score_and_nothing_does_not() -> None:

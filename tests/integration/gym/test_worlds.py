@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 import pytest
 
 from pipeline.errors import InvalidRequest
-from workers.graders.gym import GymSettings, GymWorld, Happened, Refused, WorldBroke, Worlds
+from workers.graders.gym import Crashed, GymSettings, GymWorld, Happened, Refused, WorldBroke, Worlds
 from workers.graders.gym.lamps import solution
 from workers.graders.gym.worlds import DoesNotReplay
 
-SETTINGS = GymSettings(processes=1, step_timeout_s=1.0, memory_mb=512)
+SETTINGS = GymSettings(processes=1, step_timeout_s=0.4, memory_mb=512)
 
 
 def lamps(seed: int) -> GymWorld:
     return GymWorld(package="rollstream", environment="lamps", options={"lamps": 6, "max_steps": 40}, seed=seed)
 
 
+def vault(mode: str, breaks_in: Path, **more: int) -> GymWorld:
+    options = {"mode": mode, "breaks_in": str(breaks_in), **more}
+    return GymWorld(package="gymnasium", environment="tests/Vault-v0", options=options, seed=2)
+
+
+def times(breaks_in: Path) -> int:
+    """That a vault broke."""
+    return len(list(breaks_in.iterdir()))
+
+
 class Player:
     """One episode."""
 
-    def __init__(self, worlds: Worlds, world: GymWorld) -> None:
+    def __init__(
+        self,
+        worlds: Worlds,
+        world: GymWorld,
+        solution: Sequence[str] = (),
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.worlds, self.world, self.key = worlds, world, worlds.new_key()
+        self.solution, self.waiting = solution, waiting
         self.actions: list[str] = []
         self.seen: list[Happened] = []
 
@@ -34,8 +53,14 @@ class Player:
             self.actions.append(action)
         return self.seen[-1]
 
+    async def asks(self, action: str) -> Happened | Refused | Crashed:
+        """What would come of an action; it is not noted."""
+        known = [each.digest for each in self.seen]
+        return await self.worlds.go_on(self.world, self.key, [*self.actions, action], known, solution=self.solution, waiting=self.waiting)
+
     async def _ask(self, actions: list[str]) -> Happened:
-        found = await self.worlds.go_on(self.world, self.key, actions, [each.digest for each in self.seen])
+        known = [each.digest for each in self.seen]
+        found = await self.worlds.go_on(self.world, self.key, actions, known, solution=self.solution, waiting=self.waiting)
         assert isinstance(found, Happened)
         return found
 
@@ -129,17 +154,58 @@ class TestOfGymnasium:
     @pytest.mark.parametrize(
         ("mode", "said"), [("raises", "the vault is jammed"), ("exits", "status 3"), ("spins", "no reply within"), ("eats", "MemoryError")]
     )
-    async def test_what_an_environment_does_to_its_process_is_an_error_and_the_next_one_is_served(
-        self, worlds: Worlds, mode: str, said: str
+    async def test_an_action_that_breaks_its_environment_each_time_is_the_models_and_the_next_one_is_served(
+        self, worlds: Worlds, mode: str, said: str, tmp_path: Path
     ) -> None:
-        vault = GymWorld(package="gymnasium", environment="tests/Vault-v0", options={"mode": mode}, seed=2)
-        player = Player(worlds, vault)
+        """Tried again by the queue until it is a failure, it would let a model that breaks its world escape a 0. The time for finding
+        out is not the model's: its move has a limit, and processes that import a package would be beyond it."""
+        stood: list[int] = []
+
+        @contextmanager
+        def waiting() -> Iterator[None]:
+            yield
+            stood.append(times(tmp_path))
+
+        player = Player(worlds, vault(mode, tmp_path), waiting=waiting)
         await player.does("7")
 
-        with pytest.raises(WorldBroke, match=said):
-            await player.does("break")
+        found = await player.asks("break")
 
+        assert isinstance(found, Crashed)
+        assert said in found.why
+        assert times(tmp_path) == 2, "in two processes"
+        assert stood == [0, 0, 0, 2], "for a place, three times, and for the second try and what was known to work"
         assert (await player.does("8")).text in ("higher", "lower", "open"), "made again, without the action that broke it"
+
+    async def test_an_action_that_breaks_its_environment_once_is_done_in_the_next_process(self, worlds: Worlds, tmp_path: Path) -> None:
+        player = Player(worlds, vault("exits", tmp_path, breaks=1))
+        await player.does("7", "break", "8")
+
+        assert times(tmp_path) == 1
+        assert player.actions == ["7", "break", "8"]
+        assert await worlds.replay(player.world, player.actions) == player.seen
+
+    @pytest.mark.parametrize("resets_until", [1, 2])
+    async def test_an_environment_that_cannot_be_made_again_is_nobodys_action(
+        self, worlds: Worlds, resets_until: int, tmp_path: Path
+    ) -> None:
+        """It breaks on the action, and cannot be reset before (1) or after (2) the second try: the machine may be what is broken."""
+        player = Player(worlds, vault("raises", tmp_path, resets_until=resets_until))
+        await player.does("7")
+
+        with pytest.raises(WorldBroke, match="the vault is gone"):
+            await player.asks("break")
+
+        assert times(tmp_path) == resets_until
+
+    async def test_where_the_solution_does_not_work_either_it_is_nobodys_action(self, worlds: Worlds, tmp_path: Path) -> None:
+        player = Player(worlds, vault("raises", tmp_path), solution=["1", "break"])
+        await player.does("7")
+
+        with pytest.raises(WorldBroke, match="the vault is jammed"):
+            await player.asks("break")
+
+        assert times(tmp_path) == 3, "of which the last was the solution's"
 
     async def test_an_episode_that_goes_another_way_is_not_gone_on_with(self, worlds: Worlds) -> None:
         """Dice that no seed determines: as long as its process has it, it goes on; made again it would be another one."""

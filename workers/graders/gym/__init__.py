@@ -1,14 +1,15 @@
 """Text environments of `reset` and `step`: in processes of their own, from packages that the operator allows, and always replayable.
 
 GymSettings                    which there may be, and their limits (`settings.py`)
-GymWorld, Happened, Refused    one environment with its seed; what it answers (`world.py`)
+GymWorld                       one environment with its seed (`world.py`)
+Happened, Refused, Crashed     what it answers
 Worlds, WorldBroke             the processes, an episode at a time each (`worlds.py`; their side is `child.py`, `packages.py`)
 Lamps                          a small one of our own (`lamps.py`)
 """
 
 from workers.graders.gym.lamps import Lamps
 from workers.graders.gym.settings import GymSettings
-from workers.graders.gym.world import GymWorld, Happened, Refused
+from workers.graders.gym.world import Crashed, GymWorld, Happened, Refused
 from workers.graders.gym.worlds import WorldBroke, Worlds
 
-__all__ = ["GymSettings", "GymWorld", "Happened", "Lamps", "Refused", "WorldBroke", "Worlds"]
+__all__ = ["Crashed", "GymSettings", "GymWorld", "Happened", "Lamps", "Refused", "WorldBroke", "Worlds"]

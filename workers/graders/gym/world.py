@@ -53,3 +53,10 @@ class Refused:
     """A text that is no action of this environment: nothing was done."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """An action on which the environment breaks each time, while everything before it goes as it went: the model's doing."""
+
+    why: str

@@ -5,6 +5,14 @@ Invariants
       compares what comes with what came: an episode never goes on from another state than the model saw.
     - So there may be more episodes than processes, a process may die, and nothing of an episode is lost by it.
     - What an environment does to its process (time, memory, the random state) is felt by no other one and not by the worker.
+    - An environment that breaks is infrastructure's, unless it breaks on the action (`Crashed`). That it does is tried, in new processes
+      and in one seat, so that nothing comes between:
+
+          a new process     the actions before it go as they went; then the action breaks it again
+          another one       the actions before it go as they went; and so does the row's solution, where it has one
+
+      Anything else is an error. Environments of `verifiers` judge in their last step, with whatever their rubric asks (a language model):
+      that a first part works proves nothing of it, so there a solution is needed.
     - A name from a job is looked up in what the settings allow, and then among what the package has registered; nothing else is imported.
 """
 
@@ -12,8 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +29,7 @@ from typing import Any, Self
 from pipeline.errors import InvalidRequest
 from workers.graders.errors import GraderError
 from workers.graders.gym.settings import GymSettings
-from workers.graders.gym.world import GymWorld, Happened, Refused
+from workers.graders.gym.world import Crashed, GymWorld, Happened, Refused
 from workers.graders.killable import CallCrashed, CallTimedOut, ChildNotStarted, KillablePool
 
 _MODULE = "workers.graders.gym.child"
@@ -39,6 +47,10 @@ class DoesNotReplay(WorldBroke):
     """The same actions brought something else: the environment is not determined by its seed."""
 
 
+class NotStarted(WorldBroke):
+    """There is no process for it: nothing was done."""
+
+
 @dataclass(slots=True)
 class _Seat:
     pool: KillablePool
@@ -46,6 +58,10 @@ class _Seat:
     """Key of the episode that its process has."""
     free_since: int = 0
     in_use: bool = False
+
+    def has(self, key: str) -> bool:
+        """Whether an episode can go on in it without being made again."""
+        return self.holds == key and bool(self.pool.pids)
 
 
 class Worlds:
@@ -93,17 +109,64 @@ class Worlds:
         """For an episode."""
         return f"episode {next(self._keys)}"
 
-    async def go_on(self, world: GymWorld, key: str, actions: Sequence[str], known: Sequence[str]) -> Happened | Refused:
+    async def go_on(
+        self,
+        world: GymWorld,
+        key: str,
+        actions: Sequence[str],
+        known: Sequence[str],
+        *,
+        solution: Sequence[str] | None = None,
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> Happened | Refused | Crashed:
         """What the last of these actions brings; without any, how the episode begins.
 
         Args:
             known: digests of how it began and of what each action before brought.
+            solution: actions that are known to work.
+            waiting: entered while a process is waited for, the episode is made again, or it is found out whose doing a break was.
 
         Raises:
             WorldBroke; DoesNotReplay: it had to be made again, and went another way.
             InvalidRequest: there is no such environment, or it is not allowed.
         """
-        reply = await self._ask(world, key, actions, known, whole=False)
+        self.refuse(world)
+        async with self._seat(key, waiting) as seat:
+            if not actions:
+                return await self._one(seat, world, key, (), known)
+            if not seat.has(key):
+                with waiting():
+                    await self._one(seat, world, key, actions[:-1], known)
+            try:
+                return await self._one(seat, world, key, actions, known)
+            except DoesNotReplay:
+                raise
+            except WorldBroke:
+                if world.package == "verifiers" and not solution:
+                    raise
+            with waiting():
+                return await self._try_again(seat, world, key, actions, known, solution)
+
+    async def _try_again(
+        self, seat: _Seat, world: GymWorld, key: str, actions: Sequence[str], known: Sequence[str], solution: Sequence[str] | None
+    ) -> Happened | Refused | Crashed:
+        """What an action brings that broke the environment; see the invariants."""
+        await seat.pool.renew()
+        await self._one(seat, world, key, actions[:-1], known)
+        try:
+            return await self._one(seat, world, key, actions, known)
+        except (DoesNotReplay, NotStarted):
+            raise
+        except WorldBroke as broken:
+            why = broken.why
+        await seat.pool.renew()
+        await self._one(seat, world, key, actions[:-1], known)
+        if solution:
+            await self._call(seat, world, self.new_key(), solution, (), whole=True)
+        return Crashed(why)
+
+    async def _one(self, seat: _Seat, world: GymWorld, key: str, actions: Sequence[str], known: Sequence[str]) -> Happened | Refused:
+        reply = await self._call(seat, world, key, actions, known, whole=False)
         if "refused" in reply:
             return Refused(str(reply["refused"]))
         return Happened(**reply["happened"][-1])
@@ -115,13 +178,17 @@ class Worlds:
             WorldBroke; DoesNotReplay: it ends before they do, or takes one of them for no action.
             InvalidRequest: as from `go_on`.
         """
-        reply = await self._ask(world, self.new_key(), actions, (), whole=True)
+        self.refuse(world)
+        key = self.new_key()
+        async with self._seat(key, nullcontext) as seat:
+            reply = await self._call(seat, world, key, actions, (), whole=True)
         if "refused" in reply:
             raise DoesNotReplay(f"an action is none any more: {reply['refused']}")
         return [Happened(**each) for each in reply["happened"]]
 
-    async def _ask(self, world: GymWorld, key: str, actions: Sequence[str], known: Sequence[str], *, whole: bool) -> dict[str, Any]:
-        self.refuse(world)
+    async def _call(
+        self, seat: _Seat, world: GymWorld, key: str, actions: Sequence[str], known: Sequence[str], *, whole: bool
+    ) -> dict[str, Any]:
         request = {
             "world": world.as_map(),
             "modules": list(self._settings.modules),
@@ -130,29 +197,37 @@ class Worlds:
             "known": list(known),
             "all": whole,
         }
-        async with self._places:
-            seat = self._seat(key)
+        limit_s, tries = self._settings.step_timeout_s, 1  # what dies of a step dies of what the model did, or else is made again
+        if not actions or not seat.has(key):
+            limit_s, tries = self._settings.start_timeout_s + len(actions) * self._settings.step_timeout_s, 2
+        seat.holds = ""
+        try:
+            reply = await seat.pool.call(request, limit_s=limit_s, tries=tries)
+        except ChildNotStarted as missing:
+            raise NotStarted(f"{world.package}/{world.environment}: {missing}") from missing
+        except (CallTimedOut, CallCrashed) as broken:
+            raise WorldBroke(f"{world.package}/{world.environment}: {broken}") from broken
+        if "error" in reply:
+            raise _error_of(world, str(reply["error"]), str(reply["message"]))
+        seat.holds = key
+        return reply
+
+    @asynccontextmanager
+    async def _seat(self, key: str, waiting: Callable[[], AbstractContextManager[object]]) -> AsyncIterator[_Seat]:
+        """The one that has the episode, else the one that was left alone for longest."""
+        with waiting():
+            await self._places.acquire()
+        try:
+            free = [seat for seat in self._seats if not seat.in_use]
+            seat = next((seat for seat in free if seat.has(key)), None) or min(free, key=lambda seat: seat.free_since)
             seat.in_use = True
-            limit_s = self._settings.step_timeout_s
-            if seat.holds != key or not actions:
-                limit_s = self._settings.start_timeout_s + len(actions) * self._settings.step_timeout_s
-            seat.holds = ""
             try:
-                reply = await seat.pool.call(request, limit_s=limit_s)
-                seat.holds = "" if "error" in reply else key
-            except (CallTimedOut, CallCrashed, ChildNotStarted) as broken:
-                raise WorldBroke(f"{world.package}/{world.environment}: {broken}") from broken
+                yield seat
             finally:
                 seat.in_use = False
                 seat.free_since = next(self._times)
-        if "error" in reply:
-            raise _error_of(world, str(reply["error"]), str(reply["message"]))
-        return reply
-
-    def _seat(self, key: str) -> _Seat:
-        """The one that has the episode, else the one that was left alone for longest."""
-        free = [seat for seat in self._seats if not seat.in_use]
-        return next((seat for seat in free if seat.holds == key), None) or min(free, key=lambda seat: seat.free_since)
+        finally:
+            self._places.release()
 
 
 def _error_of(world: GymWorld, kind: str, message: str) -> Exception:

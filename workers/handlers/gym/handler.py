@@ -3,6 +3,9 @@ r"""The task `gym`: an episode of a text environment, a message an action; what 
 RUN plays the episode in a process of the worker's and notes each action and what it brought. EVAL makes the environment again, with the
 same seed, does the same, and takes what that brings. Where it goes another way (an environment that its seed does not determine), the
 grade is what RUN noted, its component `replayed` is 0 and its reason says so. A job whose model made no move has the reward 0.
+
+An action that breaks the environment, and does so again while all before it works (`Worlds`), ends the episode as `action_crashed`. Its
+reward is 0, or what the steps had brought where that is below 0: so nobody keeps by it what was won, nor gets rid of what was lost.
 """
 
 from __future__ import annotations
@@ -78,8 +81,7 @@ class GymHandler(AgentHandler):
     async def scene(self, context: RunContext, sandbox: Sandbox | None) -> AsyncIterator[Scene]:
         problem = _problem(context.spec)
         context.gate()
-        with context.active.waiting():  # a free process and the import of a package are not the model's time
-            episode = await Episode.begin(self._worlds(), problem.world, problem.action_in)
+        episode = await Episode.begin(self._worlds(), problem, context.active.waiting)
         *before, asked = self.messages(context.spec)
         if episode.began.system and not before:
             before = [ChatMessage(role="system", content=episode.began.system)]
@@ -89,7 +91,7 @@ class GymHandler(AgentHandler):
     async def evaluate(self, context: EvalContext) -> Grade:
         began = time.monotonic()
         played = _played(context.trajectory.extra)
-        if not played.actions:
+        if not played.actions and not played.crashed:
             return Grade(reward=0.0, components={"steps": 0.0}, details={"reason": "no_move"}, grader=graded_by(self.name))
         rewards, ended, why = played.rewards, (played.terminated, played.truncated), ""
         try:
@@ -103,18 +105,23 @@ class GymHandler(AgentHandler):
                 why = "the same actions brought something else in EVAL"
             else:
                 rewards, ended = tuple(each.reward for each in found[1:]), (found[-1].terminated, found[-1].truncated)
-        reward = math.fsum(rewards) if REWARD.of(context.spec) == "sum" else rewards[-1]
+        last = rewards[-1] if rewards else 0.0
+        reward = math.fsum(rewards) if REWARD.of(context.spec) == "sum" else last
+        if played.crashed:
+            reward = min(0.0, reward)
         components = {
             "return": math.fsum(rewards),
-            "last": rewards[-1],
+            "last": last,
             "steps": float(len(rewards)),
             "terminated": float(ended[0]),
             "truncated": float(ended[1]),
             "replayed": 0.0 if why else 1.0,
             "no_actions": float(played.no_actions),
+            "crashed": float(bool(played.crashed)),
         }
-        reason = "does_not_replay" if why else "terminated" if ended[0] else "truncated" if ended[1] else "not_over"
-        details: Json = {"reason": reason, "detail": why, "rewards": list(rewards[-50:])}
+        reason = _reason(ended, does_not_replay=bool(why), crashed=bool(played.crashed))
+        detail = "; ".join(part for part in (played.crashed, why) if part)
+        details: Json = {"reason": reason, "detail": detail, "rewards": list(rewards[-50:])}
         return Grade(reward=reward, components=components, details=details, grader=graded_by(self.name), seconds=time.monotonic() - began)
 
     def gold(self, spec: JobSpec) -> Trajectory | None:
@@ -137,6 +144,8 @@ class _Played:
     terminated: bool = False
     truncated: bool = False
     no_actions: int = 0
+    crashed: str = ""
+    """How one more action broke the environment; empty = none did."""
 
 
 def _played(extra: Json) -> _Played:
@@ -153,12 +162,21 @@ def _played(extra: Json) -> _Played:
             terminated=bool(found["terminated"]),
             truncated=bool(found["truncated"]),
             no_actions=int(found["no_actions"]),
+            crashed=str(found.get("crashed", "")),
         )
     except (KeyError, TypeError, ValueError) as broken:
         raise GraderError(f"an episode that cannot be read: {broken!r}", grader="gym") from broken
     if played.digests and not len(played.actions) == len(played.rewards) == len(played.digests) - 1:
         raise GraderError(f"an episode of {len(played.actions)} actions and {len(played.rewards)} rewards", grader="gym")
     return played
+
+
+def _reason(ended: tuple[bool, bool], *, does_not_replay: bool, crashed: bool) -> str:
+    if crashed:
+        return "action_crashed"
+    if does_not_replay:
+        return "does_not_replay"
+    return "terminated" if ended[0] else "truncated" if ended[1] else "not_over"
 
 
 def _problem(spec: JobSpec) -> GymProblem:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pipeline.errors import InvalidRequest
-from workers.graders.gym import GymSettings, GymWorld, Happened, Worlds
+from workers.graders.gym import GymSettings, GymWorld, Happened, Replayed, Worlds
 
 pytestmark = pytest.mark.timeout(300)
 """The package is imported for half a minute, in a process a test."""
@@ -30,8 +30,8 @@ async def worlds() -> AsyncIterator[Worlds]:
 async def test_one_turn_is_asked_and_scored(worlds: Worlds) -> None:
     began, ended = await worlds.replay(world("single", 1), ["esael"])
 
-    assert (began.text, began.system) == ("lease", "Reverse the word.")
-    assert ended == Happened("", 1.5, True, False)
+    assert began == Replayed.of(Happened("lease", 0.0, False, False, "Reverse the word."))
+    assert ended == Replayed.of(Happened("", 1.5, True, False))
     assert (await worlds.replay(world("single", 1), ["lease"]))[-1].reward == 0.5
 
 
@@ -53,7 +53,7 @@ async def test_several_turns_go_on_as_the_environment_answers(worlds: Worlds) ->
 async def test_an_environment_that_stops_by_itself_is_scored_as_it_stands(worlds: Worlds) -> None:
     found = await worlds.replay(world("hints"), ["a", "b", "c", "d"])
 
-    assert [each.ends for each in found] == [False, False, False, False, True]
+    assert [each.terminated for each in found] == [False, False, False, False, True]
     assert found[-1].reward == 0.0
 
 

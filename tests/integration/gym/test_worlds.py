@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import InvalidRequest
-from workers.graders.gym import Crashed, GymSettings, GymWorld, Happened, Refused, WorldBroke, Worlds
+from workers.graders.gym import Crashed, GymSettings, GymWorld, Happened, Refused, Replayed, WorldBroke, Worlds
 from workers.graders.gym.lamps import solution
 from workers.graders.gym.worlds import DoesNotReplay
+from workers.graders.killable import MAX_FRAME_BYTES
 
+TALK_CHARS = 400_000
+"""As `text_worlds` has it, which only a process with gymnasium may import."""
 SETTINGS = GymSettings(processes=1, step_timeout_s=0.4, memory_mb=512)
 
 
@@ -102,7 +105,7 @@ async def test_an_episode_that_was_played_is_replayed_with_the_same_rewards(one_
     await player.does(*(f"press {switch}" for switch in solution(6, 5)))
 
     assert player.seen[-1].terminated
-    assert await one_process.replay(player.world, player.actions) == player.seen
+    assert await one_process.replay(player.world, player.actions) == [Replayed.of(each) for each in player.seen]
 
 
 async def test_only_what_is_allowed_is_made(one_process: Worlds) -> None:
@@ -183,7 +186,7 @@ class TestOfGymnasium:
 
         assert times(tmp_path) == 1
         assert player.actions == ["7", "break", "8"]
-        assert await worlds.replay(player.world, player.actions) == player.seen
+        assert await worlds.replay(player.world, player.actions) == [Replayed.of(each) for each in player.seen]
 
     @pytest.mark.parametrize("resets_until", [1, 2])
     async def test_an_environment_that_cannot_be_made_again_is_nobodys_action(
@@ -197,6 +200,15 @@ class TestOfGymnasium:
             await player.asks("break")
 
         assert times(tmp_path) == resets_until
+
+    async def test_an_episode_is_replayed_whose_texts_together_are_more_than_a_reply_may_be(self, worlds: Worlds) -> None:
+        """Each step's text came in a reply of its own; all of them in one were refused, and the episode could never be judged."""
+        said = ["7"] * 12
+
+        found = await worlds.replay(GymWorld(package="gymnasium", environment="tests/Vault-v0", options={"mode": "talks"}, seed=2), said)
+
+        assert len(found) == 1 + len(said)
+        assert 12 * TALK_CHARS > MAX_FRAME_BYTES
 
     async def test_where_the_solution_does_not_work_either_it_is_nobodys_action(self, worlds: Worlds, tmp_path: Path) -> None:
         player = Player(worlds, vault("raises", tmp_path), solution=["1", "break"])

@@ -53,6 +53,8 @@ class Vault(gymnasium.Env[str, str]):
             self._go_wrong()
         if action == "gold" and self._mode == "wins":
             return "a coin", 0.5, False, False, {}
+        if self._mode == "talks":
+            return "-" * 400_000, 0.0, False, False, {}
         if self._mode == "dice":
             return f"the dice say {int.from_bytes(os.urandom(6))}", 0.25, False, False, {}
         if action == str(self._secret):

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from workers.graders.gym.packages import Env
-from workers.graders.gym.world import Happened, Refused
+from workers.graders.gym.world import Happened, Refused, Replayed
 from workers.graders.killable_child import serve
 
 
@@ -46,8 +46,9 @@ class OneEpisode:
             if refused is not None:
                 return {"refused": refused.why}
             self._expect(known)
-        found: Sequence[Happened] = self._so_far if request["all"] else self._so_far[-1:]
-        return {"happened": [asdict(each) for each in found]}
+        if request["all"]:
+            return {"replayed": [asdict(Replayed.of(each)) for each in self._so_far]}
+        return {"happened": asdict(self._so_far[-1])}
 
     def _begin(self, request: dict[str, Any]) -> None:
         if self._env is not None:

@@ -49,6 +49,21 @@ class Happened:
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed:
+    """What `reset` or a `step` brought when it was done again: enough to judge it. Texts of a whole episode may be megabytes."""
+
+    digest: str
+    reward: float
+    terminated: bool
+    truncated: bool
+
+    @classmethod
+    def of(cls, happened: Happened) -> Replayed:
+        """Of what came."""
+        return cls(happened.digest, happened.reward, happened.terminated, happened.truncated)
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A text that is no action of this environment: nothing was done."""
 

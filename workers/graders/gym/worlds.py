@@ -29,7 +29,7 @@ from typing import Any, Self
 from pipeline.errors import InvalidRequest
 from workers.graders.errors import GraderError
 from workers.graders.gym.settings import GymSettings
-from workers.graders.gym.world import Crashed, GymWorld, Happened, Refused
+from workers.graders.gym.world import Crashed, GymWorld, Happened, Refused, Replayed
 from workers.graders.killable import CallCrashed, CallTimedOut, ChildNotStarted, KillablePool
 
 _MODULE = "workers.graders.gym.child"
@@ -169,9 +169,9 @@ class Worlds:
         reply = await self._call(seat, world, key, actions, known, whole=False)
         if "refused" in reply:
             return Refused(str(reply["refused"]))
-        return Happened(**reply["happened"][-1])
+        return Happened(**reply["happened"])
 
-    async def replay(self, world: GymWorld, actions: Sequence[str]) -> list[Happened]:
+    async def replay(self, world: GymWorld, actions: Sequence[str]) -> list[Replayed]:
         """How an episode of these actions begins, and what each of them brings.
 
         Raises:
@@ -184,7 +184,7 @@ class Worlds:
             reply = await self._call(seat, world, key, actions, (), whole=True)
         if "refused" in reply:
             raise DoesNotReplay(f"an action is none any more: {reply['refused']}")
-        return [Happened(**each) for each in reply["happened"]]
+        return [Replayed(**each) for each in reply["replayed"]]
 
     async def _call(
         self, seat: _Seat, world: GymWorld, key: str, actions: Sequence[str], known: Sequence[str], *, whole: bool

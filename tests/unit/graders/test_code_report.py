@@ -68,6 +68,13 @@ def test_what_does_not_add_up_is_no_report(said: bytes) -> None:
         ({"exit": 0, "own_s": 2.1}, (), Verdict.TIME_LIMIT),
         ({"ended": "time", "exit": -9, "out": b"x" * 1001}, (), Verdict.OUTPUT_LIMIT),
         ({"exit": 1, "err_size": 1001}, (), Verdict.OUTPUT_LIMIT),
+        ({"exit": 1, "err": b"OSError: [Errno 27] File too large"}, (), Verdict.OUTPUT_LIMIT),
+        ({"exit": -25}, (), Verdict.OUTPUT_LIMIT),
+        ({"ended": "files", "exit": 0}, (), Verdict.OUTPUT_LIMIT),
+        ({"exit": -9}, ("disk: the sandbox has more than its files",), Verdict.OUTPUT_LIMIT),
+        ({"exit": -9}, ("processes: the sandbox has more",), Verdict.PROCESS_LIMIT),
+        ({"peak_bytes": 500 << 20}, (), Verdict.MEMORY_LIMIT),
+        ({"peak_bytes": 300 << 20}, (), Verdict.ACCEPTED),
     ],
 )
 def test_the_bound_that_was_broken_goes_before_the_way_it_ended(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from workers.graders.code.inside.runner import STACKS
 from workers.sandbox.spec import Limits as SandboxLimits
 
 MIB = 1024**2
@@ -106,7 +107,7 @@ def sandbox_limits(limits: RunLimits, at_once: int) -> SandboxLimits:
     each_bytes = limits.memory_mb * MIB + BESIDE_BYTES
     return SandboxLimits(
         cpu_s=int(limits.time_s) + 60,
-        memory_bytes=each_bytes,
+        memory_bytes=each_bytes + STACKS * limits.memory_mb * MIB,
         file_bytes=2 * limits.output_bytes + BESIDE_BYTES,
         sandbox_memory_bytes=at_once * each_bytes + BESIDE_BYTES,
         processes=at_once * (limits.processes + BESIDE_PROCESSES) + BESIDE_PROCESSES,

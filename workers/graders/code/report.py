@@ -7,11 +7,11 @@ checked, and what does not add up is no report.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workers.graders.code.compare import returned_value, same_text, same_value
-from workers.graders.code.problem import CallTest, CodeTests, RunLimits, StdioTest
+from workers.graders.code.problem import MIB, CallTest, CodeTests, RunLimits, StdioTest
 from workers.graders.code.verdicts import TestVerdict, Verdict
 
 READY = b"ready\n"
@@ -20,7 +20,12 @@ TOLD_CHARS = 600
 NEAR_MEMORY = 0.85
 """A program that was killed with so much of its memory in use was killed for it."""
 NO_MEMORY = ("MemoryError", "numpy._core._exceptions._ArrayMemoryError", "numpy.core._exceptions._ArrayMemoryError")
+TOO_LARGE = "OSError: [Errno 27]"
 NO_PROCESS = ("RuntimeError: can't start new thread", "BlockingIOError: [Errno 11]", "OSError: [Errno 11]")
+NOTICED = {"memory": Verdict.MEMORY_LIMIT, "disk": Verdict.OUTPUT_LIMIT, "processes": Verdict.PROCESS_LIMIT}
+"""By the word that a notice of the sandbox begins with."""
+SHARED_BYTES = 128 * MIB
+"""Of libraries in memory, which are counted with a process and are not its own."""
 _SIGXCPU, _SIGXFSZ = 24, 25
 
 
@@ -29,7 +34,8 @@ class Report:
     """How one run of the program went."""
 
     ended: str
-    """`itself`; `time` = it was ended when its time was over; `cap` = it was ended without having had its time."""
+    """`itself`; `time` = it was ended when its time was over; `cap` = it was ended without having had its time; `files` = it had too much
+    of these."""
     exit: int
     """Its exit code; minus the signal's number."""
     phase: str
@@ -102,21 +108,32 @@ def _how_it_failed(report: Report, limits: RunLimits, notices: tuple[str, ...]) 
     last = _last_line(report.err)
     too_much = max(len(report.out), report.err_size, len(report.result)) > limits.output_bytes
     failed = report.exit != 0
-    if too_much:
+    if too_much or report.ended == "files":
         return Verdict.OUTPUT_LIMIT
     if report.ended == "time" or report.own_s >= limits.time_s or report.exit == -_SIGXCPU:
         return Verdict.TIME_LIMIT
-    if failed and (last.startswith(NO_MEMORY) or any(notice.startswith("memory") for notice in notices)):
+    if failed and last.startswith(NO_MEMORY):
         return Verdict.MEMORY_LIMIT
-    if report.exit < 0 and report.peak_bytes >= NEAR_MEMORY * limits.memory_mb * 1024**2:
+    memory_bytes = limits.memory_mb * MIB
+    if report.peak_bytes > memory_bytes + SHARED_BYTES or (report.exit < 0 and report.peak_bytes >= NEAR_MEMORY * memory_bytes):
         return Verdict.MEMORY_LIMIT
+    if failed and (last.startswith(TOO_LARGE) or report.exit == -_SIGXFSZ):
+        return Verdict.OUTPUT_LIMIT
+    noticed = verdict_of_notices(notices) if failed else None
+    if noticed is not None:
+        return noticed
     if report.exit == -9 and report.cpu_s >= limits.time_s:
         return Verdict.TIME_LIMIT
-    if failed and (last.startswith(NO_PROCESS) or any(notice.startswith("processes") for notice in notices)):
+    if failed and last.startswith(NO_PROCESS):
         return Verdict.PROCESS_LIMIT
     if failed:
         return Verdict.COMPILE_ERROR if report.phase == "compiling" else Verdict.RUNTIME_ERROR
     return None
+
+
+def verdict_of_notices(notices: Sequence[str]) -> Verdict | None:
+    """What the sandbox ended or refused something for."""
+    return next((verdict for notice in notices for word, verdict in NOTICED.items() if notice.startswith(word)), None)
 
 
 def _judged(report: Report, test: StdioTest | CallTest, tests: CodeTests) -> tuple[Verdict, str]:
@@ -138,6 +155,8 @@ def _judged(report: Report, test: StdioTest | CallTest, tests: CodeTests) -> tup
 
 def _told(report: Report, notices: tuple[str, ...]) -> str:
     said = report.err.decode("utf-8", "replace").strip()[-TOLD_CHARS:]
+    if report.ended == "files":
+        return "more files, or larger or deeper ones, than a program may have"
     ended = f"ended by signal {-report.exit}" if report.exit < 0 and report.ended == "itself" else ""
     return "; ".join(filter(None, (*notices, ended, said)))
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from workers.graders.code.problem import RunLimits
+from workers.graders.code.problem import MOST_FILES, RunLimits
 from workers.graders.code.programs import HASH_SEED, command
-from workers.graders.code.report import READY, Report, read_report
+from workers.graders.code.report import READY, Report, read_report, verdict_of_notices
 from workers.graders.code.verdicts import TestVerdict, Verdict
 from workers.graders.errors import GraderError
 from workers.sandbox.base import Sandbox
@@ -155,6 +155,9 @@ class CleanSandbox:
             "memory_bytes": run.limits.memory_mb * 1024**2,
             "output_bytes": run.limits.output_bytes,
             "processes": run.limits.processes * at_once,
+            "files": MOST_FILES * at_once,
+            "disk_bytes": run.limits.disk_bytes * at_once,
+            "counted": " ".join((sandbox.workdir if places else "folder", *(EMPTY_PLACES if walls else ()))),
             "walls": "yes" if walls else "no",
             "places": " ".join(places),
         }
@@ -214,5 +217,4 @@ def verdict_without(ran: Ran) -> TestVerdict:
     why = "; ".join((*ran.notices, ran.why))
     if ran.timed_out:
         return TestVerdict(verdict=Verdict.TIME_LIMIT, why=why)
-    for_memory = any(notice.startswith("memory") for notice in ran.notices)
-    return TestVerdict(verdict=Verdict.MEMORY_LIMIT if for_memory else Verdict.RUNTIME_ERROR, why=why)
+    return TestVerdict(verdict=verdict_of_notices(ran.notices) or Verdict.RUNTIME_ERROR, why=why)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 
 TYPE_CHECKING = False  # of `typing`, without loading it
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SIGKILL = 9
+ENAMETOOLONG = 36
+BLOCK_BYTES = 512
+DEEPEST = 120
+"""Folders in folders that a program may leave; who watches the sandbox as a whole does not look much deeper."""
 
 
 def kill(pid: int) -> None:
@@ -64,21 +69,97 @@ def end_session(child: int) -> bool:
     return True
 
 
-def remove(folder: str) -> bool:
-    """Removes a folder with all that is in it, whatever its modes are; whether it is gone."""
-    try:
-        os.chmod(folder, 0o700)
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                remove(entry.path)
-            else:
-                os.unlink(entry.path)
-        os.rmdir(folder)
-    except FileNotFoundError:
-        pass
-    except (OSError, RecursionError):
-        return False
-    return True
+class Tree:
+    """A walk through folders that a stranger filled, to count or to remove what is in them.
+
+    Args:
+        most: files and folders together; a walk ends with the first above.
+        seconds: it may take so long.
+    """
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self.most = most
+        self.until = time.monotonic() + seconds
+        self.files = 0
+        self.bytes = 0
+        self.is_deep = False
+
+    def is_over(self) -> bool:
+        return self.files > self.most or self.is_deep or time.monotonic() > self.until
+
+    def count(self, top: str) -> None:
+        """Adds what is in a folder, as far as it can be read. Others may be at work in it."""
+        waiting = [(top, 0)]
+        while waiting:
+            folder, depth = waiting.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        self.files += 1
+                        if self.is_over():
+                            return
+                        self.bytes += entry.stat(follow_symlinks=False).st_blocks * BLOCK_BYTES
+                        if entry.is_dir(follow_symlinks=False):
+                            self.is_deep = self.is_deep or depth >= DEEPEST
+                            waiting.append((entry.path, depth + 1))
+            except OSError as refused:  # it is gone, or closed
+                self.is_deep = self.is_deep or refused.errno == ENAMETOOLONG
+
+    def remove(self, top: str) -> bool:
+        """Removes a folder with all that is in it, whatever its modes are; whether it is gone.
+
+        It goes by descriptors, one at a time, so neither the depth of folders nor the length of paths matters. Nobody else may be at work
+        in it: a folder that was moved away under the walk would lead it elsewhere on the way up.
+        """
+        try:
+            os.chmod(top, 0o700)
+            here = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        way: list[tuple[str, list[str]]] = []
+        """Names of the folders above, each with those of its folders that are left to do."""
+        try:
+            left = self._emptied(here)
+            while True:
+                if self.is_over():
+                    return False
+                if left:
+                    name = left.pop()
+                    os.chmod(name, 0o700, dir_fd=here)
+                    below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+                    os.close(here)
+                    here = below
+                    way.append((name, left))
+                    left = self._emptied(here)
+                elif way:
+                    above = os.open("..", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+                    os.close(here)
+                    here = above
+                    name, left = way.pop()
+                    os.rmdir(name, dir_fd=here)
+                else:
+                    os.rmdir(top)
+                    return True
+        except OSError:
+            return False
+        finally:
+            os.close(here)
+
+    def _emptied(self, folder: int) -> list[str]:
+        """Removes what is no folder; the names of those."""
+        folders = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                self.files += 1
+                if self.is_over():
+                    break
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                else:
+                    os.unlink(entry.name, dir_fd=folder)
+        return folders
 
 
 def left_behind(places: Sequence[str], workdir: str, since: float) -> str:

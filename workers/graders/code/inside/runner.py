@@ -7,7 +7,8 @@ The program is a fork of this process, in a session and a folder of its own:
 
     input, output, errors   files without a name in that folder; the input is a regular file, as on a judge's machine
     bounds                  time by the clock less the time it waited for a core, and by `cap_s` in any case; CPU, private memory, size of
-                            each file it writes (so also of its output), processes and threads, each set before it begins
+                            each file it writes (so also of its output), processes and threads, each set before it begins; files by number
+                            and size, where it may write, by looks
     a call                  what the function returned is written as JSON into one more file, and the process ends there and then
 
 Invariants
@@ -25,17 +26,22 @@ import time
 
 TYPE_CHECKING = False  # of `typing`, without loading it
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import CodeType
     from typing import Any
 
-    from workers.graders.code.inside.leftovers import end_descendants, end_session, left_behind, remove
+    from workers.graders.code.inside.leftovers import Tree, end_descendants, end_session, left_behind
     from workers.graders.code.inside.watch import watch
 
 PR_SET_CHILD_SUBREAPER = 36
 STACK_BYTES = 64 << 20
 """What the program's main thread may recurse into; the usual 8 MiB end honest recursion in C functions early."""
+STACKS = 2
+"""Threads with large stacks at once."""
 ERRORS_KEPT = 4000
 PHASE_COMPILING, PHASE_RUNNING = b"c", b"r"
+COUNTING_S, REMOVING_S, MOST_REMOVED = 0.5, 1.0, 100_000
+"""What a program left that takes longer goes with its sandbox."""
 CLOCK_STEP_S = 0.01
 """Times of files are up to a tick behind the clock."""
 PER_USER_COUNTS_ARE_OWN = (5, 14)
@@ -57,9 +63,12 @@ def main() -> None:
         become_program(order, folder, files)
         PROGRAMS[order["kind"]](order, program, given, files)
         return
-    ended = watch(child, float(order["time_s"]), float(order["cap_s"]))
+    counted = [folder if place == "folder" else place for place in order["counted"].split()]
+    ended = watch(child, float(order["time_s"]), float(order["cap_s"]), lambda: has_too_much(order, counted))
     swept = end_descendants() if has_subreaper else end_session(child)
-    is_removed = remove(folder)
+    if ended["ended"] == "itself" and has_too_much(order, counted):
+        ended["ended"] = "files"
+    is_removed = Tree(MOST_REMOVED, REMOVING_S).remove(folder)
     output_bytes = int(order["output_bytes"])
     kept = {
         "out": content(files["out"], 0, output_bytes + 1),
@@ -100,6 +109,14 @@ def become_subreaper() -> bool:
         return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
+
+
+def has_too_much(order: dict[str, str], places: Sequence[str]) -> bool:
+    """Whether there are more files, or larger or deeper ones, than the program may have."""
+    found = Tree(int(order["files"]), COUNTING_S)
+    for place in places:
+        found.count(place)
+    return found.files > found.most or found.is_deep or found.bytes > int(order["disk_bytes"])
 
 
 def nameless(folder: str) -> int:
@@ -169,7 +186,9 @@ def bound(order: dict[str, str]) -> None:
 
     whole_seconds = int(float(order["time_s"])) + 2
     at_most(resource.RLIMIT_CPU, whole_seconds, 1)
-    at_most(resource.RLIMIT_DATA, int(order["memory_bytes"]))
+    memory_bytes = int(order["memory_bytes"])
+    at_most(resource.RLIMIT_DATA, memory_bytes, STACKS * memory_bytes)
+    give_room_for_stacks(memory_bytes)
     at_most(resource.RLIMIT_FSIZE, int(order["output_bytes"]) + 1)
     at_most(resource.RLIMIT_CORE, 0)
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
@@ -177,6 +196,33 @@ def bound(order: dict[str, str]) -> None:
     release = os.uname().release.split(".")
     if sys.platform == "linux" and (int(release[0]), int(release[1])) >= PER_USER_COUNTS_ARE_OWN and order["walls"] == "yes":
         at_most(resource.RLIMIT_NPROC, tasks_here() + int(order["processes"]))
+
+
+def give_room_for_stacks(memory_bytes: int) -> None:
+    """Lets a program ask for threads with large stacks, as those do that recurse deeply.
+
+    The kernel counts a thread's stack as private memory from the beginning, however little of it is ever used. So with the size of stacks
+    the bound is raised by what two of them take. One above the memory that the program may have could not be used up: it gets that much.
+    What is used in fact is seen at the end, and that is what the program is judged by.
+    """
+    import _thread
+    import resource
+
+    set_size = _thread.stack_size
+    asked = [0]
+
+    def stack_size(size: int = 0, /) -> int:
+        before = asked[0]
+        set_size(min(size, memory_bytes))
+        asked[0] = size
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if size and hard != resource.RLIM_INFINITY:
+            resource.setrlimit(resource.RLIMIT_DATA, (min(hard, memory_bytes + STACKS * min(size, memory_bytes)), hard))
+        return before
+
+    for module in (_thread, sys.modules.get("threading")):
+        if module is not None:
+            module.stack_size = stack_size  # type: ignore[attr-defined]
 
 
 def tasks_here() -> int:

@@ -14,15 +14,20 @@ if TYPE_CHECKING:
     from workers.graders.code.inside.leftovers import descendants, kill
 
 
-def watch(child: int, time_s: float, cap_s: float) -> dict[str, object]:
-    """Waits for the end of the program, and ends it when its time is over.
+LOOK_S = 0.25
+MOST_SHARE = 0.2
+"""Of the time that passes, for looks at the program's files."""
+
+
+def watch(child: int, time_s: float, cap_s: float, has_too_much: Callable[[], bool]) -> dict[str, object]:
+    """Waits for the end of the program, and ends it when its time is over, or when a look at its files finds too much.
 
     Its time is what passed less what it waited for a core: on a busy machine an honest program is not called slow. `cap_s` ends the wait
     in any case. A program that has more processes or threads may have kept the cores from itself, so that is its own time too.
     """
     wait = waiter(child)
     began = time.monotonic()
-    how, own = "itself", 0.0
+    how, own, look_at = "itself", 0.0, LOOK_S
     while True:
         passed = time.monotonic() - began
         own = max(0.0, passed - waited_for_core(child))
@@ -34,7 +39,15 @@ def watch(child: int, time_s: float, cap_s: float) -> dict[str, object]:
             kill(child)
             _, status, usage = os.wait4(child, 0)
             break
-        wait(max(0.001, min(time_s - own, cap_s - passed)))
+        if passed >= look_at:
+            if has_too_much():
+                how = "files"
+                kill(child)
+                _, status, usage = os.wait4(child, 0)
+                break
+            took = time.monotonic() - began - passed
+            look_at = passed + max(LOOK_S, took / MOST_SHARE)
+        wait(max(0.001, min(time_s - own, cap_s - passed, look_at - passed)))
     code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     kib = usage.ru_maxrss // (1024 if sys.platform == "darwin" else 1)
     return {

@@ -145,6 +145,35 @@ async def test_what_works_on_files_and_ends_with_its_sandbox_is_no_failure_of_it
         await sandbox.stop()
 
 
+async def test_what_works_on_files_and_is_killed_with_the_builder_is_no_failure_of_its_own(place: Path, kind: Kind) -> None:
+    """The holder hears of both ends in one look, and of the question whether it is well just before: it said that it was, and the sandbox
+    seemed to be there, and broken."""
+    if not kind.walls:
+        pytest.skip("nothing builds walls")
+    async with kind.open(place) as provider:
+        sandbox = await provider.start(kind.spec, SandboxOwner(job_id="job", attempt=1, boot_id="b"))
+        await sandbox.write_file("file", b"content")
+        assert isinstance(sandbox, LocalSandbox)
+        holder, keeper = SandboxFolder.open(Path(sandbox.handle.folder)).state().holder, sandbox.keeper
+        assert holder is not None
+        assert keeper is not None
+        helper = file_helper(holder.pid)
+        (builder,) = (above for above in psutil.Process(keeper.pid).parents() if above.ppid() == holder.pid)
+        helper.suspend()
+        reads = asyncio.create_task(sandbox.read_file("file"))
+        await waits(reads)
+
+        os.kill(holder.pid, signal.SIGSTOP)
+        builder.kill()
+        helper.kill()
+        await waits(reads)
+        os.kill(holder.pid, signal.SIGCONT)
+
+        with pytest.raises(SandboxGone):
+            await reads
+        await sandbox.stop()
+
+
 def file_helper(holder: int) -> psutil.Process:
     (helper,) = (child for child in psutil.Process(holder).children() if "file_helper.py" in " ".join(child.cmdline()))
     return helper

@@ -93,10 +93,14 @@ class EnteredFiles:
             raise
 
     def _check_holder(self) -> None:
-        """Asks the holder for something: it answers, or it is ending and what it was asked raises `SandboxGone`."""
-        asked = self._holder.spawn_outside(["/bin/sh", "-c", ":"], env={}, fds={})
+        """Has the holder run something: that ends, or the holder is ending, which raises `SandboxGone`. It takes in ends by order of birth:
+        by then that of the helper too, and has seen whether the walls were falling."""
         with contextlib.suppress(OSError, TimeoutError):
-            asyncio.run_coroutine_threadsafe(asked, self._loop).result(START_TIMEOUT_S)
+            asyncio.run_coroutine_threadsafe(self._holder_runs(), self._loop).result(START_TIMEOUT_S)
+
+    async def _holder_runs(self) -> None:
+        process = await self._holder.spawn_outside(["/bin/sh", "-c", ":"], env={}, fds={})
+        await process.wait()
 
     def _ask(
         self,

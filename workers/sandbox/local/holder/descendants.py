@@ -14,6 +14,8 @@ from collections.abc import Sequence
 LINUX = sys.platform == "linux"
 PF_EXITING = 4
 """A flag of a process from when it begins to end, long before it is a zombie when it is a PID 1."""
+KILL_PENDING = 1 << (signal.SIGKILL - 1)
+"""Of the signals that a process has not met yet: its end is certain, and may be some way off on a busy machine."""
 
 
 class Process:
@@ -27,7 +29,7 @@ class Process:
         self.pid = pid
         self.started = int(words[19])
         self.has_ended = words[0] in (b"Z", b"X") and int(words[17]) <= 1  # a first thread may have, while others run
-        self.is_exiting = bool(int(words[6]) & PF_EXITING)
+        self.is_exiting = bool(int(words[6]) & PF_EXITING or int(words[28]) & KILL_PENDING)
         self.parent, self.group, self.session = int(words[1]), int(words[2]), int(words[3])
 
 

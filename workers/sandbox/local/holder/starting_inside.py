@@ -91,7 +91,7 @@ def start_inside(line: WorkerLine, walls: Walls, request: Mapping[str, Any], pla
 
 def _number(line: WorkerLine, number_read: int, between: int) -> int:
     """What the first child says the second one is; 0 = it failed."""
-    if not line.wait(number_read, ENTER_TIMEOUT_S):
+    if not line.wait(number_read, timeout_s=ENTER_TIMEOUT_S):
         os.kill(between, signal.SIGKILL)
     os.waitpid(between, 0)
     os.set_blocking(number_read, False)  # the child holds the other side until it is the program
@@ -104,7 +104,7 @@ def _number(line: WorkerLine, number_read: int, between: int) -> int:
 def _hear(line: WorkerLine, error_read: int, pid: int) -> None:
     """Waits until the child has become the program; raises what kept it from that."""
     deadline = time.monotonic() + ENTER_TIMEOUT_S
-    while not line.wait(error_read, GO_ON_S):
+    while not line.wait(error_read, timeout_s=GO_ON_S):
         is_late = time.monotonic() > deadline
         gives_up = is_late or line.stopping is not None
         with contextlib.suppress(ProcessLookupError):

@@ -26,7 +26,7 @@ class Walls:
     """What stands between the sandbox and us, once it stands."""
 
     def __init__(self, launcher: int, keeper_pid: int, hold: socket.socket, seccomp: bytes, *, entered: bool) -> None:
-        self._launcher = launcher
+        self._launcher = Process(launcher)
         self.keeper = Process(keeper_pid)
         self._hold = hold
         self.seccomp = seccomp
@@ -51,15 +51,12 @@ class Walls:
 
     def stand_on(self, pid: int) -> bool:
         """Whether that process is one that they end with."""
-        return pid in (self._launcher, self.keeper.pid)
+        return pid in (self._launcher.pid, self.keeper.pid)
 
     def are_falling(self) -> bool:
-        """Whether PID 1 is on its way out: it kills all others first, which are reaped before it is."""
-        try:
-            now = Process(self.keeper.pid)
-        except (OSError, IndexError, ValueError):
-            return True
-        return now.started != self.keeper.started or now.is_exiting
+        """Whether PID 1 or the command is on its way out. PID 1 kills all others first, which are reaped before it is; and who was killed
+        together with the command may be reaped before it."""
+        return _is_ending(self.keeper) or _is_ending(self._launcher)
 
     def inside(self, running: Sequence[Process]) -> list[Process]:
         """Those of our descendants that run behind the walls, the keeper not among them."""
@@ -70,6 +67,14 @@ class Walls:
                 if process.pid != self.keeper.pid and len(descendants.namespace_numbers(process.pid)) > depth:
                     found.append(process)
         return found
+
+
+def _is_ending(process: Process) -> bool:
+    try:
+        now = Process(process.pid)
+    except (OSError, IndexError, ValueError):
+        return True
+    return now.started != process.started or now.is_exiting
 
 
 def build(request: dict[str, Any], given: Sequence[int], line: WorkerLine, children: Children) -> int:
@@ -143,14 +148,23 @@ def _bounds(walls: Walls, pid: int, request: Mapping[str, Any]) -> list[str]:
 
 
 def _wait_ready(line: WorkerLine, ready: int, launcher: int, timeout_s: float) -> str:
-    """Empty when the byte of PID 1 has come, else what happened instead."""
-    if line.wait(ready, timeout_s):
-        return "" if os.read(ready, 1) else _how_it_ended(line, launcher)
-    return "stopped meanwhile" if line.stopping is not None else f"no sign of PID 1 within {timeout_s:g} s"
+    """Empty when the byte of PID 1 has come and the command goes on, else what happened instead.
+
+    The pipe alone would not tell of the command's end: what that had cloned has it too, and may be left behind where it waits for a word
+    of the command for ever, as does the child of a bwrap that is killed before it has let it go on.
+    """
+    ended = os.pidfd_open(launcher)
+    try:
+        if not line.wait(ready, ended, timeout_s=timeout_s):
+            return "stopped meanwhile" if line.stopping is not None else f"no sign of PID 1 within {timeout_s:g} s"
+    finally:
+        os.close(ended)
+    has_ended = os.waitid(os.P_PID, launcher, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return "" if not has_ended and os.read(ready, 1) else _how_it_ended(line, launcher)
 
 
 def _how_it_ended(line: WorkerLine, launcher: int) -> str:
-    """The command's side of the pipe is closed, so it has ended, or PID 1 has."""
+    """It has; or PID 1 has, and nobody has that side of the pipe any more."""
     deadline = time.monotonic() + 1.0
     while time.monotonic() < deadline:
         pid, status = os.waitpid(launcher, os.WNOHANG)

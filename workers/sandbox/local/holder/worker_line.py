@@ -59,17 +59,18 @@ class WorkerLine:
         """In a child of ours, which the guest may stop: the worker hears of our end all the same."""
         self._control.close()
 
-    def wait(self, descriptor: int = -1, timeout_s: float | None = None) -> bool:
-        """Until something came: a request, the end of a child, a reason to stop; or, when it is given, until `descriptor` is readable.
+    def wait(self, *descriptors: int, timeout_s: float | None = None) -> bool:
+        """Until something came: a request, the end of a child, a reason to stop; or, when some are given, until a descriptor is readable.
 
         Returns:
-            Whether `descriptor` is readable; False when the time is up or there is a reason to stop.
+            Whether one of `descriptors` is readable; False when the time is up or there is a reason to stop.
         """
         poll = select.poll()
-        for number in (self._control.fileno(), self._wake, self._worker, descriptor):
+        for number in (self._control.fileno(), self._wake, self._worker, *descriptors):
             if number >= 0:
                 poll.register(number, select.POLLIN)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        awaited = set(descriptors)
         while self.stopping is None:
             left_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
             came = [number for number, _ in poll.poll(left_ms)]
@@ -79,9 +80,9 @@ class WorkerLine:
                 self.stop()
             if self._control.fileno() in came:
                 self._read()
-            if descriptor in came and self.stopping is None:
+            if not awaited.isdisjoint(came) and self.stopping is None:
                 return True
-            if descriptor < 0 or not came:
+            if not descriptors or not came:
                 break
         return False
 

@@ -1,8 +1,8 @@
 """The task `backwards`: spell a word backwards. A whole task handler, small enough to copy.
 
 `prompt.data` has `word`. INIT makes a sandbox and writes the word into a file there, RUN is the agent loop with the tool `python`, EVAL
-compares texts. The reward is 1 for the right spelling; the component `letters` is the share of letters in their place, for trainers that
-filter on it (`informative_on="letters"`).
+compares texts. The reward is 1 for the right spelling, or, with the option `fraction`, the share of letters in their place; that is the
+component `letters`, too, for trainers that filter on it (`informative_on="letters"`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from pipeline.messages import ChatMessage, Grade, JobSpec, Trajectory
 from workers.handlers import EvalContext, StageContext
 from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.submission import submitted
+from workers.handlers.task_options import Option, Truth
 from workers.sandbox.base import Sandbox
 from workers.sandbox.spec import Isolation, SandboxSpec
 
 SYSTEM = "You spell words backwards. You may use the tool `python`; the word is in word.txt too. End with the answer in \\boxed{}."
+
+FRACTION = Option(name="fraction", takes=Truth(), default=False, about="the reward is the share of letters in their place")
 
 
 class BackwardsHandler(AgentHandler):
@@ -26,6 +29,7 @@ class BackwardsHandler(AgentHandler):
     name = "backwards"
     about = "A word to be spelt backwards."
     tool_names = ("python",)
+    options = (FRACTION,)  # all that requests may say in `options`: a misspelt one is refused
 
     def sandbox_spec(self, spec: JobSpec) -> SandboxSpec:
         # the job says in `capability` what must stand between the sandbox and its node; a node that cannot give that never gets the job
@@ -43,10 +47,10 @@ class BackwardsHandler(AgentHandler):
 
     async def evaluate(self, context: EvalContext) -> Grade:
         wanted, found = word_of(context.spec)[::-1], boxed(context.trajectory.answer)
-        in_place = sum(a == b for a, b in zip(wanted, found, strict=False))
+        share = sum(a == b for a, b in zip(wanted, found, strict=False)) / max(len(wanted), len(found))
         return Grade(
-            reward=float(found == wanted),
-            components={"letters": in_place / max(len(wanted), len(found))},
+            reward=share if FRACTION.of(context.spec) else float(found == wanted),
+            components={"letters": share},
             details={"extracted": found},
             grader="backwards/1",
         )

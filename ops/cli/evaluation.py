@@ -52,7 +52,7 @@ def evaluate_data(
     from ops.evaluation.view import results_table, standing_line
     from ops.tasks import foreground
     from ops.tasks.progress import ProgressLine
-    from ops.tasks.request import request_fields
+    from ops.tasks.request import request_fields, template_request
     from ops.tasks.rows import read_rows
     from pipeline.logs import configure_logs
 
@@ -71,6 +71,7 @@ def evaluate_data(
         async with foreground(config) as stages:
             handler = await stages.handler(task)
             rows = read_rows(handler, data, limit=limit)
+            handler.check_options(template_request(fields).template().options)
             plan = plan_of(fields, rows.rows, n=samples, threshold=threshold, metric=metric, run=run)
             file = out or Path(f"{plan.run}.jsonl")
             if preflight and not file.exists() and not await _passes(stages, plan, rows, preflight, as_json=as_json):

@@ -53,18 +53,19 @@ def list_tasks(as_json: Json = False, config: Config = None) -> None:
 def show(
     task: Name,
     data: Data = None,
-    row: RowId = "0",
+    row: Annotated[str | None, typer.Option(help="Id of a row, or its place from 0 on; default: the first.")] = None,
     request: Request = None,
     option: Options = None,
     capability: Capability = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """One row as the model meets it: the prompt token by token as text, tools, limits, sandbox; and how rows may be written."""
+    """What a task is: how rows may be written, its options and limits; and one row as the model meets it: the prompt as text, tools,
+    sandbox."""
     from ops.console import open_console
     from ops.tasks.listing import sandboxes_here
     from ops.tasks.page import TaskPage, page_as_map, render_page, task_page
-    from ops.tasks.rows import read_rows, spec_of
+    from ops.tasks.rows import read_rows
     from workers.handlers import Handlers
 
     _say_logs("error")
@@ -73,8 +74,10 @@ def show(
     async def act() -> tuple[TaskPage, SandboxesHere | None]:
         async with Handlers(config=config) as handlers:
             handler = await handlers.find(task)
-            page = task_page(handler, spec_of(template, read_rows(handler, data).named(row)))
-        return page, await sandboxes_here(config) if page.sandbox is not None else None
+            has_row = data is not None or row is not None or handler.samples
+            page = task_page(handler, template, read_rows(handler, data).named(row or "0") if has_row else None)
+        needs_sandbox = page.row is not None and page.row.sandbox is not None
+        return page, await sandboxes_here(config) if needs_sandbox else None
 
     page, here = quietly(act())
     if as_json:
@@ -107,7 +110,9 @@ def preflight(
 
     async def act() -> Preflight:
         async with foreground(config) as stages:
-            rows = read_rows(await stages.handler(task), data, limit=limit)
+            handler = await stages.handler(task)
+            handler.check_options(template.options)
+            rows = read_rows(handler, data, limit=limit)
             with ProgressLine() as line:
                 done = failed = 0
 

@@ -42,12 +42,13 @@ async def show_attempt(
         server: address of the model; empty = the scripted one, which is started here and knows the rows' references.
 
     Raises:
-        InvalidRequest: no such task, no such row, or a row that is no problem.
+        InvalidRequest: no such task, no such option, no such row, or a row that is no problem.
         Exception: what broke the job.
     """
     async with AsyncExitStack() as stack:
         stages = await stack.enter_async_context(foreground(config))
         handler = await stages.handler(template.task)
+        handler.check_options(template.options)
         rows = read_rows(handler, data)
         spec = spec_of(template, rows.named(row))
         if not server:

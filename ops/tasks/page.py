@@ -1,10 +1,7 @@
-"""One row of a task as the model meets it: the prompt, the tools, the limits, and what the row must hold."""
+"""A task, and one row of it as the model meets it: the prompt, the tools, the limits, and what a row must hold."""
 
 from __future__ import annotations
 
-import inspect
-import re
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, cast
@@ -13,11 +10,14 @@ from rich.console import Console
 from rich.text import Text
 
 from ops.tasks.listing import SandboxesHere
+from ops.tasks.rows import spec_of
 from ops.tasks.words import sandbox_words
 from ops.visible_text import visible, visible_line
-from pipeline.messages import JobSpec
+from pipeline.messages import JobSpec, JobTemplate
 from workers.handlers.agent_handler import AgentHandler
 from workers.handlers.base import TaskHandler
+from workers.handlers.task_data import Row
+from workers.handlers.task_options import Option
 from workers.sandbox.base import Sandbox
 from workers.sandbox.spec import SandboxSpec
 from workers.tools import Tool, ToolSet
@@ -25,9 +25,18 @@ from workers.tools import Tool, ToolSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPage:
-    """What is shown of a row."""
+    """What is shown."""
 
     handler: TaskHandler
+    template: JobTemplate
+    row: ShownRow | None
+    """None = none was named, and the task ships none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRow:
+    """What is shown of a row."""
+
     spec: JobSpec
     has_dialogue: bool
     """False: a handler with a RUN of its own, which shows no dialogue before it runs."""
@@ -52,13 +61,18 @@ class _NeverUsed:
         return self
 
 
-def task_page(handler: TaskHandler, spec: JobSpec) -> TaskPage:
-    """The page of a row. Nothing is started.
+def task_page(handler: TaskHandler, template: JobTemplate, row: Row | None) -> TaskPage:
+    """The page of a task, with a row of it. Nothing is started.
 
     Raises:
-        InvalidRequest: the row is no problem.
+        InvalidRequest: the row is no problem, or an option is none of the task's.
         RendererUnavailable: the model's tokenizer is not here.
     """
+    handler.check_options(template.options)
+    return TaskPage(handler=handler, template=template, row=_shown(handler, spec_of(template, row)) if row is not None else None)
+
+
+def _shown(handler: TaskHandler, spec: JobSpec) -> ShownRow:
     gold, wanted = handler.gold(spec), handler.sandbox_spec(spec)
     has_dialogue, tools, prompt, n_tokens = isinstance(handler, AgentHandler), tuple[Tool, ...](), "", 0
     if isinstance(handler, AgentHandler):
@@ -67,8 +81,7 @@ def task_page(handler: TaskHandler, spec: JobSpec) -> TaskPage:
         renderer = handler.renderer(spec)
         ids = renderer.first_prompt(handler.messages(spec), ToolSet(tools).schemas()).ids
         prompt, n_tokens = renderer.tokenizer.decode(ids), len(ids)
-    return TaskPage(
-        handler=handler,
+    return ShownRow(
         spec=spec,
         has_dialogue=has_dialogue,
         tools=tools,
@@ -81,62 +94,81 @@ def task_page(handler: TaskHandler, spec: JobSpec) -> TaskPage:
 
 def render_page(console: Console, page: TaskPage, here: SandboxesHere | None) -> None:
     """Prints it."""
-    handler, template = page.handler, page.spec.template
+    handler, row = page.handler, page.row
     console.print(Text.assemble(("task ", "bold"), (handler.name, "bold"), f"  {visible_line(handler.about)}"))
     _section(console, "layouts", "" if handler.layouts else "the task reads rows itself")
     for layout in handler.layouts:
         console.print(Text(f"  {layout.name}: {', '.join(sorted(layout.columns))}"))
-    documented = _options_of(handler)
-    if template.options or not documented:
-        _section(console, "options", _pairs(template.options) or "none")
-    if documented:
-        console.print(Text(documented))
-    _section(console, "sandbox", sandbox_words(page.sandbox, here))
-    _section(console, "limits", _pairs(asdict(template.limits)))
-    _section(console, "tools", ", ".join(tool.name for tool in page.tools) or "none")
-    for tool in page.tools:
+    _options(console, handler, page.template)
+    if row is not None:
+        _section(console, "sandbox", sandbox_words(row.sandbox, here))
+    _section(console, "limits", _pairs(asdict(page.template.limits)))
+    if row is None:
+        console.print("the task ships no problems: name a file with --data, and a row of it is shown as the model meets it")
+        return
+    _section(console, "tools", ", ".join(tool.name for tool in row.tools) or "none")
+    for tool in row.tools:
         arguments = tool.parameters.get("properties")
         console.print(
             Text(f"  {tool.name}({', '.join(arguments) if isinstance(arguments, dict) else ''}): {visible_line(tool.description)}")
         )
-    _section(console, "row", visible_line(page.spec.prompt.id))
-    if page.has_dialogue:
-        console.print(Text(f"prompt, {page.n_tokens:,} tokens", "bold"))
-        console.print(Text(visible(page.prompt)), soft_wrap=True)
+    _section(console, "row", visible_line(row.spec.prompt.id))
+    if row.has_dialogue:
+        console.print(Text(f"prompt, {row.n_tokens:,} tokens", "bold"))
+        console.print(Text(visible(row.prompt)), soft_wrap=True)
     else:
         console.print("the task has a RUN of its own: its prompt is made there")
-    _section(console, "reference", "the row holds none" if page.gold is None else visible(page.gold))
+    _section(console, "reference", "the row holds none" if row.gold is None else visible(row.gold))
 
 
 def page_as_map(page: TaskPage, here: SandboxesHere | None) -> dict[str, Any]:
     """The same for a program."""
-    template = page.spec.template
+    handler, row = page.handler, page.row
     sandbox: dict[str, Any] | None = None
-    if page.sandbox is not None:
-        sandbox = {**asdict(page.sandbox), "isolation": page.sandbox.isolation.value}
+    if row is not None and row.sandbox is not None:
+        sandbox = {**asdict(row.sandbox), "isolation": row.sandbox.isolation.value}
         if here is not None:
-            sandbox |= {"here": here.serves(page.sandbox), "backend": here.backend}
+            sandbox |= {"here": here.serves(row.sandbox), "backend": here.backend}
     return {
-        "task": page.handler.name,
-        "about": page.handler.about,
-        "layouts": {layout.name: sorted(layout.columns) for layout in page.handler.layouts},
-        "options": dict(template.options),
-        "limits": asdict(template.limits),
+        "task": handler.name,
+        "about": handler.about,
+        "layouts": {layout.name: sorted(layout.columns) for layout in handler.layouts},
+        "takes": None if handler.options is None else [_option_as_map(option) for option in handler.options],
+        "options": dict(page.template.options),
+        "limits": asdict(page.template.limits),
         "sandbox": sandbox,
-        "tools": list(ToolSet(page.tools).schemas()),
-        "row": page.spec.prompt.id,
-        "data": dict(page.spec.prompt.data),
-        "prompt": page.prompt if page.has_dialogue else None,
-        "tokens": page.n_tokens,
-        "reference": page.gold,
+        "tools": None if row is None else list(ToolSet(row.tools).schemas()),
+        "row": None if row is None else row.spec.prompt.id,
+        "data": None if row is None else dict(row.spec.prompt.data),
+        "prompt": row.prompt if row is not None and row.has_dialogue else None,
+        "tokens": None if row is None else row.n_tokens,
+        "reference": None if row is None else row.gold,
     }
 
 
-def _options_of(handler: TaskHandler) -> str:
-    """What the handler's module says of its options: the paragraph that begins with `Options`."""
-    module = sys.modules.get(type(handler).__module__)
-    paragraphs = re.split(r"\n(?=\S)", inspect.cleandoc(module.__doc__ or "")) if module is not None else []
-    return next((each.rstrip() for each in paragraphs if each.startswith("Options")), "")
+def _options(console: Console, handler: TaskHandler, template: JobTemplate) -> None:
+    """What the task takes, each with its kind and default; and what is set."""
+    taken = "the task names none, and takes any" if handler.options is None else "" if handler.options else "the task takes none"
+    _section(console, "options", " · ".join(each for each in (taken, _pairs(template.options)) if each))
+    names = [option.name for option in handler.options or ()]
+    for option in handler.options or ():
+        kind = f"{option.takes.words}; default {_plain(option.default_words)}"
+        console.print(Text(f"  {option.name:{max(map(len, names))}}  {_plain(option.about)} ({kind})"))
+
+
+def _option_as_map(option: Option[Any]) -> dict[str, Any]:
+    default = option.default
+    return {
+        "name": option.name,
+        "takes": option.takes.words,
+        "default": list(default) if isinstance(default, tuple) else default,
+        "without": _plain(option.default_words),
+        "about": option.about,
+    }
+
+
+def _plain(markdown: str) -> str:
+    return markdown.replace("`", "").replace("*", "")
 
 
 def _section(console: Console, name: str, rest: str) -> None:

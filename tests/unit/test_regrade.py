@@ -231,4 +231,4 @@ async def test_a_task_that_is_not_installed_here_is_an_error_that_names_what_is(
     async with Handlers() as tasks:
         await regrade(["a"], of_chess, Regrader(tasks, None, max_attached_bytes=1), parallel=1, told=found.append)
 
-    assert "no handler for task 'chess'; this worker has: " in found[0].error
+    assert "no task 'chess' is installed here; known are " in found[0].error

@@ -98,7 +98,7 @@ class StageContext:
             NoSandboxes: this process has none.
         """
         if self.sandboxes is None:
-            raise NoSandboxes(f"task {self.spec.template.task!r} needs a sandbox and this worker has no sandbox backend")
+            raise NoSandboxes(f"task {self.spec.template.task!r} needs a sandbox and there is no sandbox backend here")
         return self.sandboxes
 
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from pipeline.errors import InvalidRequest
+from pipeline.near_names import hint
 from workers.handlers.base import TaskHandler
 
 ENTRY_POINTS = "rollstream.handlers"
@@ -100,8 +101,8 @@ class Handlers:
             if maker is None:
                 installed = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
                 if task not in installed:
-                    known = ", ".join(sorted({*self._makers, *installed}))
-                    raise InvalidRequest(f"no handler for task {task!r}; this worker has: {known}", field="task")
+                    known = sorted({*self._makers, *installed})
+                    raise InvalidRequest(f"no task {task!r} is installed here; {hint(task, known)}", field="task")
                 maker = installed[task].load()
             handler = maker()
             handler.config = self._config

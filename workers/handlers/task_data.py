@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pipeline.errors import InvalidRequest
+from pipeline.near_names import close_to, hint
 from pipeline.prompts import plain_map
 
 Row = Mapping[str, object]
@@ -117,8 +118,19 @@ def layout_of(row: Row, layouts: Sequence[Layout[P]], place: str) -> Layout[P]:
     for layout in layouts:
         if layout.columns <= there and (layout.is_meant is None or layout.is_meant(row)):
             return layout
-    known = "; ".join(f"{layout.name}: {', '.join(sorted(layout.columns))}" for layout in layouts)
-    raise BadTaskData(f"{place}: columns {', '.join(sorted(there)) or 'none'} fit no layout; known are {known}", field="rows")
+    raise BadTaskData(f"{place}: columns {', '.join(sorted(there)) or 'none'} fit no layout; {_nearest(there, layouts)}", field="rows")
+
+
+def _nearest(there: set[str], layouts: Sequence[Layout[Any]]) -> str:
+    """What a row that fits no layout may have been meant as, and which others there are."""
+    nearest = max(layouts, key=lambda layout: len(layout.columns & there) / max(1, len(layout.columns)))
+    lacks = sorted(nearest.columns - there)
+    slips = {name: found for name in lacks if (found := close_to(name, there - nearest.columns))}
+    needs = f"which lacks {', '.join(lacks)}" if nearest.columns & there else f"which needs {', '.join(sorted(nearest.columns))}"
+    meant = "".join(f" (is {found!r} meant for {name!r}?)" for name, found in slips.items())
+    others = ", ".join(layout.name for layout in layouts if layout is not nearest)
+    rest = f"; the others are {others}: `rollstream task show TASK` has their columns" if others else ""
+    return f"the nearest is that of {nearest.name}, {needs}{meant}{rest}"
 
 
 def rows_of(path: Path | Traversable, columns: Collection[str] = ()) -> Iterator[tuple[str, dict[str, object]]]:
@@ -175,7 +187,10 @@ def only_known(row: Row, known: Collection[str], place: str) -> None:
     """
     unknown = sorted(set(row) - set(known))
     if unknown:
-        raise BadTaskData(f"{place}: unknown fields {', '.join(unknown)}; known are {', '.join(sorted(known))}", field="rows")
+        slips = [f"{name} ({hint(name, sorted(known))})" for name in unknown if close_to(name, known)]
+        others = [name for name in unknown if not close_to(name, known)]
+        some = f"; known are {', '.join(sorted(known))}" if others else ""
+        raise BadTaskData(f"{place}: unknown fields {', '.join([*slips, *others])}{some}", field="rows")
 
 
 def _json_rows(path: Path | Traversable) -> Iterator[tuple[str, dict[str, object]]]:

@@ -12,6 +12,7 @@ from pipeline.redis_client import ask
 from pipeline.testing import a_template, wait_until
 from tests.integration.stages.fleet import TASK, Fleet, Play
 from workers.handlers.base import Environment, StageContext
+from workers.handlers.task_options import Option, Truth
 
 pytestmark = pytest.mark.one_server
 
@@ -113,9 +114,38 @@ async def test_a_task_that_no_worker_has_is_a_dead_letter_that_names_what_there_
     record = await fleet.result()
 
     assert (record["out"], record["att"]) == ("infra_failure", "1")
-    known = record["why"].partition("no handler for task 'chess'; this worker has: ")[2].split(", ")
+    known = record["why"].partition("no task 'chess' is installed here; known are ")[2].split(", ")
     assert {"math", "play"} <= set(known)
     assert known == sorted(known)
+
+
+async def test_a_misspelt_option_ends_the_job_in_init_and_is_not_tried_again(fleet: Fleet) -> None:
+    """It was looked up by nobody: the job ran with the default, and its trainer thought otherwise."""
+
+    class Tuned(Play):
+        options = (Option(name="loud", takes=Truth(), default=False, about="whether it shouts"),)
+
+    made: list[str] = []
+
+    async def makes(context: StageContext) -> Environment:
+        made.append(context.spec.job)
+        return Environment()
+
+    (bad,) = await fleet.add("bad", template=a_template(task=TASK, options={"lout": True}))
+    (wrong,) = await fleet.add("wrong", template=a_template(task=TASK, options={"loud": "yes"}))
+    (good,) = await fleet.add("good", template=a_template(task=TASK, options={"loud": True}))
+
+    fleet.start(play=Tuned(on_init=makes))
+
+    results = await fleet.results(3)
+    assert (results[bad]["out"], results[bad]["att"]) == ("infra_failure", "1")
+    assert results[bad]["why"] == "body: BadOption: options.lout: the task play has no such option; did you mean 'loud'?"
+    assert (results[wrong]["att"], results[wrong]["why"]) == (
+        "1",
+        "body: BadOption: options.loud: expected true or false, got 'yes' (str)",
+    )
+    assert results[good]["out"] == "ok"
+    assert made == [good]
 
 
 async def test_an_output_above_the_bound_is_a_dead_letter(fleet: Fleet) -> None:

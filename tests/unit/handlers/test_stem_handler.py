@@ -122,7 +122,7 @@ def test_tools_that_are_none_are_refused(tools: object) -> None:
 async def test_a_search_without_a_service_is_refused_with_what_to_do(stem: StemHandler) -> None:
     spec = spec_of("stem", {"question": "?", "answer": "2"}, {"tools": ["web_search"]})
 
-    with pytest.raises(InvalidRequest, match=r"no search service: set `url` of its \[search\] settings"):
+    with pytest.raises(InvalidRequest, match=r"no search service is set here: give the workers `url` of \[search\]"):
         stem.tools(spec, None)
 
 

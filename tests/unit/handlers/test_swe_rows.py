@@ -106,11 +106,11 @@ def read(row: Mapping[str, object]) -> SweProblem:
 @pytest.mark.parametrize(
     ("row", "layout"),
     [
-        (OWN, "own (repo + tests)"),
+        (OWN, "rollstream"),
         (SWE_BENCH, "SWE-bench"),
         (
             {**{k: v for k, v in SWE_BENCH.items() if k != "environment_setup_commit"}, "eval_script": SCRIPT},
-            "SWE-bench (with eval_script)",
+            "SWE-bench (eval_script)",
         ),
         (SWE_GYM, "SWE-Gym"),
         (SWE_SMITH, "SWE-smith"),
@@ -300,7 +300,7 @@ def test_our_samples_are_problems_of_our_own_layout() -> None:
     (sample,) = SweHandler.samples
     found = load_rows(sample, LAYOUTS)
 
-    assert found.layout == "own (repo + tests)"
+    assert found.layout == "rollstream"
     assert len(found.rows) >= 20
     for row in found.rows:
         problem = read(row)

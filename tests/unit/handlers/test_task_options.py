@@ -23,6 +23,11 @@ def an_option(takes: Kind[object]) -> Option[object]:
     return Option[object](name="it", takes=takes, default=None, about="")
 
 
+def part_of_page(task: str) -> str:
+    parts = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return next(part for part in parts if part.startswith(f"{task}\n"))
+
+
 class Singing(TaskHandler):
     name = "singing"
 
@@ -38,13 +43,20 @@ def test_each_built_in_task_declares_what_the_page_of_tasks_has(name: str) -> No
     options = BUILT_IN[name]().options
     assert options is not None
 
-    parts = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    (part,) = [each for each in parts if each.startswith(f"{name}\n")]
-    _, _, table = part.partition("| option | type | default | meaning |")
+    _, _, table = part_of_page(name).partition("| option | type | default | meaning |")
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \|$", table, re.MULTILINE)
 
     told = [(row[0], row[1], row[2], re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", row[3])) for row in rows]
     assert told == [(option.name, option.takes.words, option.default_words, option.about) for option in options]
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name not in ("gym", "harbor")])
+def test_the_page_of_tasks_names_layouts_as_the_commands_do(name: str) -> None:
+    """Their own one was called ours, rollstream, and own."""
+    _, _, table = part_of_page(name).partition("| layout | told by |")
+    rows = re.findall(r"^\| ([^|]+) \|.*\|$", table.partition("\n\n")[0], re.MULTILINE)
+
+    assert sorted(", ".join(rows[1:]).split(", ")) == sorted(layout.name for layout in BUILT_IN[name]().layouts)
 
 
 def test_options_are_read_with_their_defaults() -> None:

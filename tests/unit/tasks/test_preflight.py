@@ -116,5 +116,5 @@ async def test_a_node_without_sandboxes_is_no_fault_of_the_data() -> None:
 
 async def test_an_unknown_task_is_refused() -> None:
     async with Handlers() as handlers:
-        with pytest.raises(InvalidRequest, match="no handler for task 'nope'"):
+        with pytest.raises(InvalidRequest, match="no task 'nope' is installed here"):
             await preflight(Foreground(handlers), "nope", JobTemplate(task="nope"), [], jobs=1)

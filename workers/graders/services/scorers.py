@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from pipeline.errors import InvalidRequest
+from pipeline.near_names import hint
 from workers.graders.services.asked import Asked, Scored
 from workers.graders.services.client import ServiceClient
 from workers.graders.services.llm_judge import LlmJudge
@@ -49,8 +50,8 @@ class RewardServices:
             InvalidRequest: this process knows none of that name.
         """
         if name not in self._settings:
-            known = ", ".join(sorted(self._settings)) or "none"
-            raise InvalidRequest(f"this worker has no reward service {name!r}; it has: {known} ([scorers.NAME])", field="options")
+            known = hint(name, sorted(self._settings))
+            raise InvalidRequest(f"no reward service {name!r} is set here ([scorers.NAME] of rollstream.toml); {known}", field="options")
         return self._settings[name]
 
     async def grade_by_service(self, name: str, asked: Asked) -> Scored:

@@ -1,8 +1,8 @@
 """The rows that the task `code` reads: our own layout, and those of the field's data sets (`public_layouts.py`).
 
-    ours            question, tests; entry, starter, solution, setup, float_tol, limits, id, source, meta (whatever else)
+    rollstream      question, tests; entry, starter, solution, setup, float_tol, limits, id, source, meta (whatever else)
     Eurus-2-RL      prompt (a dialogue), reward_model.ground_truth (JSON: inputs, outputs, fn_name), ability = code
-    TACO, APPS      question, input_output (JSON: inputs, outputs, fn_name), solutions, starter_code
+    TACO/APPS       question, input_output (JSON: inputs, outputs, fn_name), solutions, starter_code
     LiveCodeBench   question_content, public_test_cases, private_test_cases, starter_code, metadata (func_name)
     HumanEval       prompt, test, entry_point, canonical_solution
     MBPP            text or prompt, code, test_list, test_setup_code, test_imports

@@ -202,7 +202,7 @@ PUBLIC: Sequence[Layout[Problem]] = (
     Layout(
         name="LiveCodeBench", columns=frozenset(("question_content", "public_test_cases")), read=_live_code_bench, id_column="question_id"
     ),
-    Layout(name="TACO, APPS", columns=frozenset(("question", "input_output")), read=_taco, id_column="problem_id"),
+    Layout(name="TACO/APPS", columns=frozenset(("question", "input_output")), read=_taco, id_column="problem_id"),
     Layout(name="HumanEval", columns=frozenset(("prompt", "test", "entry_point")), read=_human_eval, id_column="task_id"),
     Layout(name="MBPP", columns=frozenset(("code", "test_list")), read=_mbpp, id_column="task_id"),
     Layout(name="Eurus-2-RL", columns=frozenset(("prompt", "reward_model")), read=_eurus),

@@ -1,9 +1,10 @@
 r"""The rows that the task `math` reads: our own layout, and those of the field's data sets.
 
-    ours                    question, answer; `also` (other right answers), worked_out, id, source, meta (whatever else)
+    rollstream              question, answer; `also` (other right answers), worked_out, id, source, meta (whatever else)
     GSM8K                   question, answer, where the answer follows the last `####` of the worked solution
-    DeepScaleR, AIME        problem, answer (also MATH-500 and the other sets that write it so)
-    AIME (capitals)         Problem or Question, Answer
+    DeepScaleR/AIME         problem, answer (also MATH-500 and the other sets that write it so)
+    AIME (Problem)          Problem, Answer
+    AIME (Question)         Question, Answer
     MATH                    problem, solution: the answer is what the solution boxes last
     verl                    prompt (a dialogue), reward_model.ground_truth: as DAPO-Math and Eurus-2 are written
 
@@ -114,7 +115,7 @@ def _answer(value: object, name: str, place: str) -> str:
 LAYOUTS: Sequence[Layout[Problem]] = (
     Layout(name="rollstream", columns=frozenset(("question", "answer")), read=_ours, is_meant=lambda row: not _is_gsm8k(row)),
     Layout(name="GSM8K", columns=frozenset(("question", "answer")), read=_gsm8k, is_meant=_is_gsm8k),
-    Layout(name="DeepScaleR, AIME", columns=frozenset(("problem", "answer")), read=_plain("problem", "answer"), id_column="unique_id"),
+    Layout(name="DeepScaleR/AIME", columns=frozenset(("problem", "answer")), read=_plain("problem", "answer"), id_column="unique_id"),
     Layout(name="AIME (Problem)", columns=frozenset(("Problem", "Answer")), read=_plain("Problem", "Answer"), id_column="ID"),
     Layout(name="AIME (Question)", columns=frozenset(("Question", "Answer")), read=_plain("Question", "Answer"), id_column="ID"),
     Layout(name="MATH", columns=frozenset(("problem", "solution")), read=_math),

@@ -172,7 +172,7 @@ class StemHandler(AgentHandler):
 
     def _web_search(self) -> WebSearchTool:
         if self._search is None:
-            raise InvalidRequest("this worker has no search service: set `url` of its [search] settings", field="options.tools")
+            raise InvalidRequest("no search service is set here: give the workers `url` of [search]", field="options.tools")
         return WebSearchTool(self._search)
 
 

@@ -1,6 +1,6 @@
 """The rows that the task `stem` reads: our own layout, and those of the field's data sets.
 
-    ours        question, answer, and by kind: `options` (a choice, whose answer is one of them), `unit` (a value), `also` (other right
+    rollstream  question, answer, and by kind: `options` (a choice, whose answer is one of them), `unit` (a value), `also` (other right
                 texts or formulas); rel_tol, abs_tol, digits, unit_needed (a value's leeway); kind, shuffle, id, subject, source, meta
     GPQA        Question, Correct Answer, Incorrect Answer 1 to 3
     MMLU-Pro    question, options, answer_index

@@ -169,7 +169,7 @@ def _r2e_gym(row: Row, place: str) -> SweProblem:
 
 _LISTS = frozenset(("instance_id", "repo", "base_commit", "problem_statement", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS"))
 LAYOUTS: Sequence[Layout[SweProblem]] = (
-    Layout(name="own (repo + tests)", columns=frozenset(("problem", "test_command", "fail_to_pass")), read=_own),
+    Layout(name="rollstream", columns=frozenset(("problem", "test_command", "fail_to_pass")), read=_own),
     Layout(
         name="R2E-Gym",
         columns=frozenset(("repo_name", "docker_image", "commit_hash", "problem_statement", "expected_output_json")),
@@ -177,7 +177,7 @@ LAYOUTS: Sequence[Layout[SweProblem]] = (
         id_column="commit_hash",
     ),
     Layout(name="SWE-bench", columns=_LISTS | {"environment_setup_commit"}, read=_swe_bench, id_column="instance_id"),
-    Layout(name="SWE-bench (with eval_script)", columns=_LISTS | {"eval_script"}, read=_swe_bench, id_column="instance_id"),
+    Layout(name="SWE-bench (eval_script)", columns=_LISTS | {"eval_script"}, read=_swe_bench, id_column="instance_id"),
     Layout(
         name="SWE-smith",
         columns=frozenset(("instance_id", "patch", "FAIL_TO_PASS", "PASS_TO_PASS", "image_name", "repo")),

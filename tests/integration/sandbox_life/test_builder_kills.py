@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,11 +63,15 @@ def only_sandbox(place: Path) -> SandboxFolder:
     return SandboxFolder.open(path)
 
 
+def holder(place: Path) -> psutil.Process:
+    found = only_sandbox(place).state().holder
+    assert found is not None
+    return psutil.Process(found.pid)
+
+
 def builder(place: Path) -> psutil.Process:
     """The holder's own child."""
-    holder = only_sandbox(place).state().holder
-    assert holder is not None
-    (found,) = psutil.Process(holder.pid).children()
+    (found,) = holder(place).children()
     return found
 
 
@@ -87,17 +90,20 @@ async def test_a_builder_that_leaves_a_process_is_not_waited_for(place: Path) ->
         await is_told_and_clean(starts, place, "it ended with signal 9")
 
 
-async def test_a_bwrap_killed_before_its_clone_may_go_on_is_told(place: Path) -> None:
-    """Some hundred microseconds of each start. The clone reads a counter that nobody adds to any more, for ever."""
+@pytest.mark.parametrize(("victim", "why"), [("builder", "it ended with signal 9"), ("holder", "the process that held it ended")], ids=["builder", "holder"])
+async def test_a_bwrap_killed_before_its_clone_may_go_on_is_told(place: Path, victim: str, why: str) -> None:
+    """Some hundred microseconds of each start; by a kill of bwrap alone, or of all above. The clone reads a counter that nobody adds to any
+    more, for ever."""
     kind = usable("bubblewrap")
     async with local(BetweenBackend(Path(program_of("bubblewrap")[0])), place) as provider:
         starts = asyncio.create_task(provider.start(kind.spec, an_owner()))
         await wait_until(lambda: any(path.stat().st_size for path in (place / "scratch").glob("*/cloned")), "bwrap has cloned")
         word = only_sandbox(place).sandbox_id
+        assert len(marked_processes(MARK, word)) == 2
 
-        builder(place).send_signal(signal.SIGKILL)
+        (builder(place) if victim == "builder" else holder(place)).kill()
 
-        await is_told_and_clean(starts, place, "it ended with signal 9")
+        await is_told_and_clean(starts, place, why)
         assert not marked_processes(MARK, word)
 
 
@@ -114,7 +120,7 @@ async def test_a_builder_killed_before_pid_1_is_ready_is_told(place: Path, backe
         await wait_until((gate / "reached").exists, "PID 1 is held", timeout_s=30)
         word = only_sandbox(place).sandbox_id
 
-        builder(place).send_signal(signal.SIGKILL)
+        builder(place).kill()
 
         await is_told_and_clean(starts, place, "it ended with signal 9")
         assert not marked_processes(MARK, word)

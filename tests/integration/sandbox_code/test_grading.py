@@ -139,6 +139,8 @@ async def test_asserts_of_public_sets_are_judged(code: CodeHandler, sandboxes: R
     other = await graded(code, sandboxes, walled(row), submitted(fenced(wrong)))
 
     assert (right.reward, other.reward) == (1.0, 0.0), (right.details, other.details)
+    assert right.details["sandboxes"] in (2, 3)  # the questions, the program, the judgement: all tests together
+    assert other.details["sandboxes"] in (1, 2)  # the questions are known by now
 
 
 @pytest.mark.parametrize("source", ["def (:", "assert True", "f(lambda x: x)"])

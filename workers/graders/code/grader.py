@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from workers.graders.code.asserts import judge_apart
+from workers.graders.code.asserts import TOGETHER, judge_apart
 from workers.graders.code.inside.plain import to_plain
 from workers.graders.code.problem import AssertTest, CallTest, CodeTests, StdioTest, Test
 from workers.graders.code.report import verdict_of
@@ -67,9 +67,11 @@ async def grade_program(
             if over is not None:
                 found += [over] * (len(tests.tests) - len(found))
                 break
-            first = tests.tests[len(found)]
-            if isinstance(first, AssertTest):
-                found.append(await judge_apart(source, first, tests, sandbox))
+            asserts = _asserts(tests.tests[len(found) : len(found) + TOGETHER])
+            if asserts:
+                what_is_left = partial(_what_is_left, stop_at_failure=stop_at_failure, most_overruns=most_overruns, before=tuple(found))
+                for verdict in await judge_apart(source, asserts, tests, sandbox, at_once=at_once, what_is_left=what_is_left):
+                    found.append(_what_is_left(found, stop_at_failure, most_overruns) or verdict)
                 continue
             # the first one alone: a program that is none, or fails, is known by it
             now = _beginning(tests.tests[len(found) : len(found) + (at_once if found else 1)])
@@ -78,8 +80,11 @@ async def grade_program(
         return CodeVerdict(tests=tuple(found), seconds=time.monotonic() - started, sandboxes=sandbox.made)
 
 
-def _what_is_left(found: Sequence[TestVerdict], stop_at_failure: bool, most_overruns: int) -> TestVerdict | None:
+def _what_is_left(
+    found: Sequence[TestVerdict], stop_at_failure: bool, most_overruns: int, before: Sequence[TestVerdict] = ()
+) -> TestVerdict | None:
     """What all tests come to that were not run yet; None = they are to be run."""
+    found = (*before, *found)
     broken = next((one for one in found if one.verdict is Verdict.COMPILE_ERROR), None)
     if broken is not None:
         return broken
@@ -87,6 +92,16 @@ def _what_is_left(found: Sequence[TestVerdict], stop_at_failure: bool, most_over
     if (stop_at_failure and any(one.verdict is not Verdict.ACCEPTED for one in found)) or 0 < most_overruns <= overruns:
         return TestVerdict(verdict=Verdict.NOT_RUN)
     return None
+
+
+def _asserts(tests: Sequence[Test]) -> list[AssertTest]:
+    """Those that assert, up to the first that does not."""
+    found: list[AssertTest] = []
+    for test in tests:
+        if not isinstance(test, AssertTest):
+            break
+        found.append(test)
+    return found
 
 
 def _beginning(tests: Sequence[Test]) -> list[StdioTest | CallTest]:

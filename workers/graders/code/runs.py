@@ -115,15 +115,15 @@ class CleanSandbox:
             raise GraderError("a program's runner did not begin, twice", grader=GRADER)
         return done
 
-    async def run_apart(self, run: Run) -> Ran:
-        """Runs a program of ours in a sandbox in which nothing under judgement has run.
+    async def run_apart(self, runs: Sequence[Run]) -> list[Ran]:
+        """Runs programs of ours in a sandbox in which nothing under judgement has run.
 
         Raises:
             As `run_round`.
         """
         if self._is_used:
             await self._end()
-        ran = (await self.run_round([run]))[0]
+        ran = await self.run_round(runs)
         self._is_used = False
         return ran
 

@@ -90,7 +90,7 @@ async def test_a_builder_that_leaves_a_process_is_not_waited_for(place: Path) ->
         await is_told_and_clean(starts, place, "it ended with signal 9")
 
 
-@pytest.mark.parametrize(("victim", "why"), [("builder", "it ended with signal 9"), ("holder", "the process that held it ended")], ids=["builder", "holder"])
+@pytest.mark.parametrize(("victim", "why"), [("builder", "it ended with signal 9"), ("holder", "the process that held it ended")])
 async def test_a_bwrap_killed_before_its_clone_may_go_on_is_told(place: Path, victim: str, why: str) -> None:
     """Some hundred microseconds of each start; by a kill of bwrap alone, or of all above. The clone reads a counter that nobody adds to any
     more, for ever."""

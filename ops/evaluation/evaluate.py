@@ -1,4 +1,4 @@
-"""Takes an evaluation through the pipeline: two batches at a time, each written when it is whole, then let go of.
+"""Takes an evaluation through the pipeline: many small batches at a time, each written when it is whole, then let go of.
 
 Invariants
     - A batch whose rows are all in the file is not asked for; of another what has ended in Redis is not run again.
@@ -22,7 +22,9 @@ from trainer_client.results import Result
 from trainer_client.run_statistics import RunStatistics
 from trainer_client.validation import Validation, ValidationMember
 
-BATCHES_AT_ONCE = 2
+JOBS_AT_ONCE = 1024
+"""Samples of batches that are asked for at a time: enough for some nodes; their bodies are some tens of MB in Redis."""
+LEAST_BATCHES = 2
 """While the last samples of one end, those of the next keep the workers busy."""
 LOOK_EVERY_S = 1.0
 FETCHES_AT_ONCE = 32
@@ -34,21 +36,28 @@ class Standing:
 
     rows_done: int
     rows_asked: int
+    n_valid: int
+    """Samples of rows that are done, and have a score."""
+    n_passed: int
     statistics: RunStatistics
     """Of the run, over its life."""
 
 
-async def evaluate(run: Run, plan: Plan, results: ResultsFile, *, told: Callable[[Standing], None]) -> None:
+async def evaluate(
+    run: Run, plan: Plan, results: ResultsFile, *, told: Callable[[Standing], None], jobs_at_once: int = JOBS_AT_ONCE
+) -> None:
     """Does what is not done yet.
 
     Args:
+        jobs_at_once: samples that are asked for at a time, or those of two batches where they have more.
         told: of how far it is, each second.
 
     Raises:
         RollstreamError: the run was taken over or cancelled, or Redis refuses.
     """
     left = [batch for batch in plan.batches if not set(batch.names) <= set(results.rows)]
-    places = asyncio.Semaphore(BATCHES_AT_ONCE)
+    largest = max((len(batch.rows) for batch in left), default=1) * plan.n
+    places = asyncio.Semaphore(max(LEAST_BATCHES, jobs_at_once // largest))
 
     async def take(batch: Batch) -> None:
         async with places:
@@ -60,7 +69,16 @@ async def evaluate(run: Run, plan: Plan, results: ResultsFile, *, told: Callable
     async def look() -> None:
         while True:
             with contextlib.suppress(BrokerUnreachable):  # an outage: the client waits it out, and so does who watches
-                told(Standing(rows_done=len(results.rows), rows_asked=plan.n_rows, statistics=await run.statistics()))
+                statistics, done = await run.statistics(), [*results.rows.values()]
+                told(
+                    Standing(
+                        rows_done=len(done),
+                        rows_asked=plan.n_rows,
+                        n_valid=sum(row.n_valid for row in done),
+                        n_passed=sum(row.n_passed for row in done),
+                        statistics=statistics,
+                    )
+                )
             await asyncio.sleep(LOOK_EVERY_S)
 
     watch = asyncio.create_task(look(), name="looking")

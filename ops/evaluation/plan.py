@@ -1,7 +1,7 @@
 """What an evaluation asks: rows, samples of each, how the model samples, and a name that is the same whenever the same is asked.
 
 The rows go through the pipeline in batches, a validation each (`docs/adr/0007-validation-and-admission.md`), so that what a batch made is
-written and let go of before the next but one begins. Batches are made of the rows' order alone: a command that is started again makes the
+written and let go of while others go on. Batches are made of the rows' order alone: a command that is started again makes the
 same ones, and finds what of them has ended.
 """
 
@@ -19,8 +19,8 @@ from pipeline.messages import JobTemplate
 from pipeline.validation_request import ValidationRequest
 from workers.handlers.task_data import Row
 
-JOBS_A_BATCH = 512
-"""Enough to keep a node busy while the last ones of the batch before end; their bodies are some tens of MB in Redis."""
+JOBS_A_BATCH = 16
+"""One row where many samples of it are asked for: a batch is written when it is whole, and who stops the command has what was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

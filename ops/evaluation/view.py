@@ -21,8 +21,9 @@ def standing_line(plan: Plan, standing: Standing) -> str:
     """One line."""
     found = standing.statistics
     ended = sum(found.outcomes.values())
+    passed = f", {standing.n_passed / standing.n_valid:.0%} of their {standing.n_valid:,} valid samples pass" if standing.n_valid else ""
     return (
-        f"{plan.task}: {standing.rows_done:,} of {standing.rows_asked:,} rows written · {ended:,} rollouts ended, "
+        f"{plan.task}: {standing.rows_done:,} of {standing.rows_asked:,} rows written{passed} · {ended:,} rollouts ended, "
         f"{found.in_flight:,} in flight, {found.waiting:,} waiting"
     )
 

@@ -45,7 +45,7 @@ def header(plan: Plan) -> dict[str, object]:
 async def go(settings: QueueSettings, plan: Plan, path: Path, told: list[Standing]) -> None:
     with ResultsFile(path, header(plan)) as results:
         async with connect(settings, run=plan.run) as run:
-            await evaluate(run, plan, results, told=told.append)
+            await evaluate(run, plan, results, told=told.append, jobs_at_once=2 * 4 * ROWS_A_BATCH)
 
 
 async def bodies(client: AsyncClient, keys: Keys) -> set[str]:
@@ -102,6 +102,27 @@ async def test_what_was_stopped_goes_on_and_no_sample_is_drawn_twice(
     assert (numbers.estimates["pass@1"].value, numbers.estimates["pass@4"].value) == (0.5, 1.0)
     assert (numbers.valid, numbers.asked, numbers.sampled_tokens) == (plan.n_jobs, plan.n_jobs, 7 * plan.n_jobs)
     assert await bodies(client, keys) == set()  # Redis has let go of what was written
+
+
+async def test_rows_are_written_as_they_become_whole(settings: QueueSettings, pump: Pump, tmp_path: Path) -> None:
+    """None was written before 512 samples had ended, and who stopped the command before that had nothing."""
+    plan = plan_of({"task": "math"}, ROWS[:6], n=16, threshold=1.0, metric="score", run="seen")
+    pump.held_back = {f"{plan.run}.v1-0.0.7"}
+    told: list[Standing] = []
+
+    with ResultsFile(tmp_path / "r.jsonl", header(plan)) as results:
+        async with connect(settings, run=plan.run) as run:
+            work = asyncio.create_task(evaluate(run, plan, results, told=told.append))
+            await wait_until(
+                lambda: work.done() or (bool(told) and told[-1].rows_done == 5),
+                "all rows but the one whose sample is held back are written",
+                timeout_s=60,
+            )
+            assert (len(results.rows), told[-1].n_valid, told[-1].n_passed) == (5, 80, 40)
+            pump.held_back = set()
+            await work
+
+    assert len(results.rows) == 6
 
 
 async def test_samples_that_broke_have_no_score_and_say_why(settings: QueueSettings, pump: Pump, tmp_path: Path) -> None:

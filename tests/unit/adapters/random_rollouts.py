@@ -1,8 +1,8 @@
 """Rollouts as a run may bring them, drawn at random, for the round trips of adapters.
 
-Among 200 of them are trajectories of several segments that forked and ones whose segments share nothing, turns with observations between them,
-observations at the end, groups that are short of members, members that are masked as a whole, versions that change in a turn, temperatures
-that differ, a prompt that is empty, ids above 2^31 - 1 in no case (vocabularies are smaller) and above 2^16 in most.
+Among 200 of them are trajectories of several segments, forked ones and others whose segments share nothing; turns with observations between
+them and at the end; groups that are short of members; members that are masked as a whole; versions that change within a turn; temperatures
+that differ; prompts that are empty; ids that need more than 16 bits.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Result:
         """
         if self._trajectory is None:
             found = decode(Trajectory, await self._body("trajectory", self.trajectory_key))
-            self._trajectory = found if self.loss is Loss.TRAIN else replace(found, segments=tuple(map(_masked, found.segments)))
+            self._trajectory = found if self.loss is Loss.TRAIN else without_loss(found)
         return self._trajectory
 
     async def grade(self) -> Grade:
@@ -131,8 +131,12 @@ class Result:
         return f"<Result {self.job} {self.outcome}{reward}{f' ({self.reason})' if self.reason else ''}>"
 
 
+def without_loss(trajectory: Trajectory) -> Trajectory:
+    """The same with loss masks that are all 0."""
+    return replace(trajectory, segments=tuple(map(_masked, trajectory.segments)))
+
+
 def _masked(segment: Segment) -> Segment:
-    """The same without a loss."""
     nothing = np.zeros_like(segment.loss_mask)
     nothing.setflags(write=False)
     return replace(segment, loss_mask=nothing)

@@ -10,6 +10,11 @@ from pipeline.messages import Outcome, Prompt, Trajectory
 from pipeline.supervisor.loss_policy import Loss, loss_of
 from pipeline.supervisor.staleness import Version, age, is_too_old, oldest_of
 from pipeline.supervisor.step_spec import StepSpec
+from trainer_client.batches.advantages import Advantage, Overlong
+from trainer_client.batches.manifest import Manifest, ManifestGroup, ManifestMember
+from trainer_client.batches.reading import Missing, completed, take_rollouts
+from trainer_client.batches.rollout import Rollout
+from trainer_client.batches.step_advantages import GivenAdvantages
 from trainer_client.bodies import BodyStore
 from trainer_client.errors import BodyMissing
 from trainer_client.records import GroupRecord, StepRecord
@@ -37,6 +42,8 @@ class Group:
         """Updates between the oldest version that sampled one of `members` and the run's at the hand-over of the step; None = unknown."""
         self.is_stale = is_too_old(oldest, version, spec.max_staleness)
         """Whether that is more than the step's `max_staleness`."""
+        self.tag = keys.tag
+        """Hash tag of the run's keys."""
         self._bodies = bodies
         self._prompt_key = keys.prompt(record.group)
 
@@ -79,6 +86,19 @@ class Group:
         await self.fetch()
         return [await result.trajectory() for result in self.members]
 
+    async def rollouts(
+        self,
+        *,
+        advantage: Advantage | GivenAdvantages | None = None,
+        overlong: Overlong | None = None,
+        prompts: bool = False,
+        missing: Missing = "raise",
+    ) -> list[Rollout]:
+        """What each of `members` did, as plain values; see `Step.rollouts`. A group has the same advantages alone as in its step."""
+        manifest = Manifest(run=self.record.run, step=self.record.step or 0, tag=self.tag, groups=(manifest_group(self),))
+        whole = await completed(manifest, self._bodies, missing=missing)
+        return await take_rollouts(whole, self._bodies, advantage=advantage, overlong=overlong, prompts=prompts, missing=missing)
+
     def __repr__(self) -> str:
         return f"<Group {self.id} {self.record.verdict} rewards={list(self.rewards)}>"
 
@@ -103,6 +123,7 @@ class Step:
         self._accounted = accounted
         self._bodies = bodies
         self._ack = ack
+        self._manifest: Manifest | None = None
 
     @property
     def all_groups(self) -> tuple[GroupRecord, ...]:
@@ -130,12 +151,88 @@ class Step:
         """Brings the bytes of all trajectories of the step in few calls, so that no later one waits."""
         await fetch_trajectories([result for group in self.groups for result in group.members], self._bodies)
 
+    async def manifest(self, *, missing: Missing = "raise") -> Manifest:
+        """All that is known of the step without its trajectories, to be sent to other ranks (`to_bytes`). They read what is theirs with
+        a `BodyReader`, until the ack.
+
+        Args:
+            missing: with `skip`, a member whose trajectory is gone and whose size no record told counts as one without any.
+
+        Raises:
+            BodyMissing, DamagedBody: of such a member.
+        """
+        if self._manifest is None:
+            known = Manifest(
+                run=self.record.run,
+                step=self.index,
+                tag=self.groups[0].tag if self.groups else "",
+                groups=tuple(manifest_group(group) for group in self.groups),
+            )
+            self._manifest = await completed(known, self._bodies, missing=missing)
+        return self._manifest
+
+    async def rollouts(
+        self,
+        *,
+        shard: tuple[int, int] = (0, 1),
+        advantage: Advantage | GivenAdvantages | None = None,
+        overlong: Overlong | None = None,
+        prompts: bool = False,
+        missing: Missing = "raise",
+    ) -> list[Rollout]:
+        """The members of all groups as plain values, in order: what adapters take. One without a trajectory gives none.
+
+        Args:
+            shard: rank and number of ranks; of several, each gets its own share by tokens and reads no more than that.
+            advantage: makes the advantages of each group, or all of them by job; None = none.
+            overlong: shapes the rewards before the advantages.
+            prompts: whether each has its prompt's row (`data`), which is read, too.
+            missing: with `skip`, a member whose trajectory cannot be had gives no rollout.
+
+        Raises:
+            BodyMissing, DamagedBody: a trajectory cannot be had.
+            InvalidRequest
+        """
+        manifest = await self.manifest(missing=missing)
+        return await take_rollouts(
+            manifest, self._bodies, shard=shard, advantage=advantage, overlong=overlong, prompts=prompts, missing=missing
+        )
+
     async def ack(self) -> None:
         """Says that the trainer has what it wants of this step **and of all before it**: bodies and records go. Again: nothing happens."""
         await self._ack(self.index)
 
     def __repr__(self) -> str:
         return f"<Step {self.index} groups={len(self.groups)}/{self.record.target}{' short' if self.is_short else ''}>"
+
+
+def manifest_group(group: Group) -> ManifestGroup:
+    """A group as manifests have it: from its records alone."""
+    return ManifestGroup(
+        id=group.id,
+        prompt_id=group.prompt_id,
+        draw=group.record.draw,
+        task=group.members[0].record.task if group.members else "",
+        staleness=group.staleness,
+        members=tuple(_manifest_member(result, reward) for result, reward in zip(group.members, group.rewards, strict=True)),
+    )
+
+
+def _manifest_member(result: Result, reward: float) -> ManifestMember:
+    record = result.record
+    return ManifestMember(
+        number=record.member,
+        attempt=record.run_attempt,
+        outcome=record.outcome,
+        stop=record.stop,
+        loss=result.loss,
+        reward=reward,
+        components=record.components,
+        sampled_tokens=record.sampled_tokens,
+        tokens=tuple(size.tokens for size in record.segments),
+        loss_tokens=tuple(size.loss_tokens for size in record.segments),
+        seconds=record.seconds,
+    )
 
 
 def _counts(record: GroupRecord, result: Result) -> bool:

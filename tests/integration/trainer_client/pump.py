@@ -58,6 +58,8 @@ class Pump:
         held_back: jobs (by id) that stay in RUN until they are taken out of this set.
         version_of: label of the policy that sampled a job.
         stop_of: why its turns ended.
+        trajectory_of: what it produced.
+        tells_sizes: whether the record of a job says how large its segments are, as those of older workers do not.
     """
 
     scripts: Scripts
@@ -66,6 +68,8 @@ class Pump:
     hold_all: bool = False
     version_of: Callable[[str], str] = one_version
     stop_of: Callable[[str], StopReason] = finished
+    trajectory_of: Callable[[str], Trajectory] = trajectory_of
+    tells_sizes: bool = True
     ended: list[str] = field(default_factory=list)
     """Jobs that were settled, in order."""
     _waiting: dict[str, Held] = field(default_factory=dict)
@@ -84,7 +88,7 @@ class Pump:
         free = [held for job, held in self._waiting.items() if not self.hold_all and job not in self.held_back]
         for held in free:
             del self._waiting[held.job]
-            words = await run.hand_off(held, body=encode(trajectory_of(held.job)))
+            words = await run.hand_off(held, body=encode(self.trajectory_of(held.job)))
             if words[0].startswith("cx:"):
                 await run.settle(held, settlement=Settlement(outcome=Outcome.CANCELLED, reason=words[0][3:]))
             moved += 1
@@ -114,14 +118,15 @@ class Pump:
             await worker.settle(held, settlement=a_settlement(None))
         else:
             version = self.version_of(held.job)
+            sizes = sizes_of(trajectory := self.trajectory_of(held.job))
             settlement = a_settlement(
                 reward,
-                sampled_tokens=7,
-                total_tokens=24,
+                sampled_tokens=sum(int(segment.sampled_mask.sum()) for segment in trajectory.segments),
+                total_tokens=sum(size.tokens for size in sizes),
                 stop=self.stop_of(held.job).value,
                 first_version=version,
                 last_version=version,
-                segments=sizes_of(trajectory_of(held.job)),
+                segments=sizes if self.tells_sizes else (),
             )
             await worker.settle(held, settlement=settlement, body=encode(a_grade(reward)), kind="eval")
         self.ended.append(held.job)

@@ -118,7 +118,8 @@ def _scripted(task: DemoTask) -> DemoModel:
         asks=task.asks,
         said="Nothing is downloaded now; no GPU and no sudo is used; everything listens on Unix sockets of yours. "
         "[bold]The model is a scripted stand-in: its rewards say nothing of a model.[/bold] "
-        "The pipeline, sandboxes (here without walls), grader and tokens are real.",
+        "The pipeline, sandboxes, grader and tokens are real. Sandboxes of a demo have no walls, as what its model writes is known; "
+        "`rollstream task list` says what this node has for models of yours.",
         takes=task.takes,
         groups=task.groups,
         n=task.n,

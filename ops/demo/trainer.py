@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from ops.demo.models import DemoModel
 from ops.demo.places import DemoState, Places
 from ops.look import Look, look
+from ops.run_report import report_on
 from pipeline.errors import BrokerUnreachable
 from pipeline.inference_pool import InferencePool, Server
+from pipeline.keys import Keys, shard_of
 from pipeline.messages import Grade, Prompt, Trajectory
 from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
@@ -29,6 +31,9 @@ class DemoOutcome:
 
     step: Step
     statistics: RunStatistics
+    """When all that was launched has ended."""
+    parked: int
+    """Informative groups that closed when the step was complete, and wait for a next one."""
     example: Result
     prompt: Prompt
     trajectory: Trajectory
@@ -74,20 +79,23 @@ async def take_a_step(
             watch = asyncio.create_task(looking(), name="looking")
             try:
                 step = await _first(_one_step(run.steps(request, count=1, timeout_s=timeout_s)), watch)
-                # cancelled members settle within a second of the step
+                # cancelled members settle within a second of the step, groups that run on get their verdicts
                 statistics = await run.statistics()
                 deadline = asyncio.get_running_loop().time() + SETTLE_TIMEOUT_S
-                while statistics.in_flight and asyncio.get_running_loop().time() < deadline:
+                while (statistics.in_flight or statistics.groups_in_flight) and asyncio.get_running_loop().time() < deadline:
                     await asyncio.sleep(LOOK_EVERY_S)
                     statistics = await run.statistics()
                 show(await look(client, settings))
             finally:
                 watch.cancel()
                 await asyncio.gather(watch, return_exceptions=True)
+            keys = Keys.of_shard(settings.namespace, shard_of(state.run, settings.shards))
+            report = await report_on(client, settings, keys, state.run)
             group, example = _most_telling(step)
             return DemoOutcome(
                 step=step,
                 statistics=statistics,
+                parked=report.parked,
                 example=example,
                 prompt=await step.groups[group].prompt(),
                 trajectory=await example.trajectory(),

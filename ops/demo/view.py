@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,7 +19,8 @@ from ops.look import Look, RunLook
 from ops.run_view import bar, shares
 from ops.visible_text import visible_line
 from pipeline.messages import Grade, Prompt, Stage
-from trainer_client.records import GroupRecord
+from pipeline.supervisor.actions import Verdict
+from trainer_client.records import GroupRecord, StepRecord
 from workers.stages.sandbox_record import SANDBOX
 
 BAR = 28
@@ -150,8 +151,7 @@ def _figures(console: Console, outcome: DemoOutcome) -> None:
     metrics = outcome.step.metrics
     ended = statistics.outcomes
     rows = {
-        "groups": f"{len(step.groups)} informative (target {step.target}) · {step.filtered} filtered · {step.dropped} dropped · "
-        f"{step.redundant} cancelled as redundant",
+        "groups": groups_by_end(step, statistics.groups, parked=outcome.parked),
         "rollouts": " · ".join(f"{count} {name}" for name, count in sorted(ended.items())),
         "reward": f"mean {metrics['reward_mean']:.2f} of trained members, {metrics['reward_mean_all']:.2f} of all judged groups",
         "tokens": " · ".join(shares(statistics.tokens)),
@@ -164,6 +164,40 @@ def _figures(console: Console, outcome: DemoOutcome) -> None:
         )
     for name, text in rows.items():
         console.print(f"[bold]{name:9s}[/bold]{text}")
+
+
+def groups_by_end(step: StepRecord, counted: Mapping[str, int], *, parked: int) -> str:
+    """How all groups that were launched ended: those of the step, then those that closed when it was complete.
+
+    Args:
+        counted: of the run: launched, and by verdict.
+        parked: informative ones that wait for a next step.
+    """
+    words = [
+        f"{len(step.groups)} informative (target {step.target})",
+        f"{step.filtered} filtered",
+        f"{step.dropped} dropped",
+        f"{step.redundant} cancelled as redundant",
+    ]
+    of_step = {
+        Verdict.INFORMATIVE: len(step.groups),
+        Verdict.FILTERED: step.filtered,
+        Verdict.DROPPED: step.dropped,
+        Verdict.CANCELLED: step.cancelled + step.redundant,
+        Verdict.SURPLUS: step.surplus,
+        Verdict.STALE: step.stale,
+        Verdict.DEAD: step.dead,
+    }
+    words += [f"{of_step[each]} {each.value}" for each in (Verdict.SURPLUS, Verdict.STALE, Verdict.DEAD) if of_step[each]]
+    later = [f"{parked} informative, parked for a next step"] if parked else []
+    left = counted.get("launched", 0) - sum(of_step.values()) - parked
+    for verdict in Verdict:
+        count = max(0, counted.get(verdict.value, 0) - of_step[verdict])
+        later += [f"{count} {verdict.value}"] if count else []
+        left -= count
+    later += [f"{left} not closed yet"] if left > 0 else []
+    launched = f"{counted.get('launched', 0)} launched: {' · '.join(words)}"
+    return launched + (f" · when it was complete {', '.join(later)}" if later else "")
 
 
 def next_commands(console: Console, outcome: DemoOutcome, *, kept: DemoState | None, again: str) -> None:

@@ -33,6 +33,9 @@ def test_the_demo_takes_a_step_and_leaves_nothing_behind(command: Command, home:
     assert "scripted stand-in: its rewards say nothing of a model" in " ".join(shown.split())
     assert "no GPU and no sudo is used" in " ".join(shown.split())
     assert re.search(r"3 informative \(target 3\)", shown)
+    groups = re.search(r"groups +(\d+) launched: (.*?) rollouts", " ".join(shown.split()))
+    assert groups is not None  # those that the step did not take are counted, too
+    assert sum(int(count) for count in re.findall(r"(\d+) [a-z]", groups[2])) == int(groups[1])
     assert re.search(r"[●○]{8}  *informative", shown)
     assert re.search(r"verdict \w+ · boxed .* · gold .* · reward [01]", " ".join(shown.split()))
     assert re.search(r"tokens .*kept [\d,]+", shown)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Parallel = Annotated[int | None, typer.Option(min=1, max=1024, help="Judged at a time. Default: as many as an EVAL worker has slots.")]
 Results = Annotated[Path | None, typer.Option(help="File of JSON lines. One that is there is gone on with.")]
-Every = Annotated[bool, typer.Option("--all", help="A line for those that did not change, too.")]
+Every = Annotated[bool, typer.Option("--all", help="A line for those that did not change or were skipped, too.")]
 Json = Annotated[bool, typer.Option("--json", help="For a program.")]
 Config = Annotated[Path | None, typer.Option(help="A rollstream.toml.")]
 
@@ -46,7 +46,8 @@ def regrade_command(wanted: Wanted, *, parallel: int | None, results: Path | Non
     began_s = time.monotonic()
 
     def say(one: Regraded) -> None:
-        if not as_json and (every or one.change is not Change.SAME or one.has_another_reason):
+        # those that are skipped are told once a reason, at the end: a run that was acknowledged has thousands
+        if not as_json and (every or one.change not in (Change.SAME, Change.SKIPPED) or one.has_another_reason):
             typer.echo(line_of(one))
 
     kept = f"; {results} has what was found so far" if results else ""

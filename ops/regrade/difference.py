@@ -98,6 +98,17 @@ class Regraded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """Jobs that were not tried for one reason."""
+
+    why: str
+    """With an ellipsis for the name of the job."""
+    count: int
+    example: str
+    """One of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """Of many jobs."""
 
@@ -111,6 +122,8 @@ class Summary:
     mean_after: float | None
     graders_before: tuple[str, ...]
     graders_after: tuple[str, ...]
+    skipped: tuple[Skipped, ...] = ()
+    """By reason, the most frequent first."""
 
     @classmethod
     def of(cls, found: Iterable[Regraded]) -> Summary:
@@ -130,6 +143,7 @@ class Summary:
             mean_after=math.fsum(after for _, after in both) / len(both) if both else None,
             graders_before=tuple(sorted({job.before.grader for job in jobs} - {""})),
             graders_after=tuple(sorted({job.after.grader for job in jobs} - {""})),
+            skipped=_by_reason([job for job in jobs if job.change is Change.SKIPPED]),
         )
 
     def as_map(self) -> dict[str, object]:
@@ -143,3 +157,11 @@ class Summary:
     @property
     def is_different(self) -> bool:
         return any(self.counts[change.value] for change in DIFFERENT)
+
+
+def _by_reason(skipped: Iterable[Regraded]) -> tuple[Skipped, ...]:
+    jobs: dict[str, list[str]] = {}
+    for one in skipped:
+        jobs.setdefault(one.skipped.replace(repr(one.job), "...").replace(one.job, "..."), []).append(one.job)
+    reasons = [Skipped(why=why, count=len(those), example=those[0]) for why, those in jobs.items()]
+    return tuple(sorted(reasons, key=lambda reason: -reason.count))

@@ -54,6 +54,9 @@ def summary_lines(summary: Summary, *, seconds: float) -> Iterator[str]:
         f"{counts['same']} same · {counts['up']} up · {counts['down']} down · {counts['parts']} with other components · "
         f"{counts['first']} that had no grade · {counts['error']} errors · {counts['skipped']} skipped"
     )
+    for reason in summary.skipped:
+        example = f"such as {visible_line(reason.example)}" if reason.count > 1 else visible_line(reason.example)
+        yield f"skipped {reason.count:,}, {example}: {visible_line(reason.why)}"
     if summary.mean_before is not None and summary.mean_after is not None:
         yield f"mean reward {summary.mean_before:.4f} → {summary.mean_after:.4f}"
     if summary.other_reasons:

@@ -105,6 +105,20 @@ def test_the_shell_is_told_whether_anything_changed() -> None:
     assert exit_code_of(Summary.of([same, up, broken])) == exit_code_of(Summary.of([broken])) == 4
 
 
+def test_jobs_that_were_skipped_are_summed_by_reason() -> None:
+    """Each had a line, and of a run that was acknowledged there were thousands of one."""
+    found = [replace(one(1.0, None, skipped=f"no job 'run1.{n}.0': it went"), job=f"run1.{n}.0") for n in range(1200)]
+    found += [replace(one(1.0, None, skipped="its prompt is not kept"), job="run1.7.1")]
+
+    summary = Summary.of(found)
+
+    assert [(reason.count, reason.example) for reason in summary.skipped] == [(1200, "run1.0.0"), (1, "run1.7.1")]
+    assert [line for line in summary_lines(summary, seconds=2.0) if line.startswith("skipped")] == [
+        "skipped 1,200, such as run1.0.0: no job ...: it went",
+        "skipped 1, run1.7.1: its prompt is not kept",
+    ]
+
+
 def test_means_are_of_jobs_that_have_both_rewards() -> None:
     summary = Summary.of([one(0.0, 1.0), one(1.0, 1.0), one(None, 1.0), one(1.0, None, error="x")])
 

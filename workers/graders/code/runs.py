@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from workers.graders.code.problem import MOST_FILES, RunLimits
-from workers.graders.code.programs import HASH_SEED, command
+from workers.graders.code.programs import HASH_SEED, command, python_of_node
 from workers.graders.code.report import READY, Report, read_report, verdict_of_notices
 from workers.graders.code.verdicts import TestVerdict, Verdict
 from workers.graders.errors import GraderError
@@ -162,9 +162,12 @@ class CleanSandbox:
             "places": " ".join(places),
         }
         head = "\n".join(f"{name} {value}" for name, value in order.items()).encode()
+        python, *arguments = command(*FILES[run.kind], seeded=run.kind == JUDGE)
+        if not walls:
+            python = await asyncio.to_thread(python_of_node)
         try:
             result = await sandbox.exec(
-                command(*FILES[run.kind], seeded=run.kind == JUDGE),
+                [python, *arguments],
                 stdin=head + b"\n\n" + run.program + run.given,
                 env=HASH_SEED if run.kind == JUDGE else None,
                 timeout_s=cap_s + RUNNER_S,

@@ -54,6 +54,11 @@ class Job:
         """
         return await self._jobs.result(self.id, timeout_s)
 
+    @property
+    def was_acked(self) -> bool:
+        """Whether its result was acked, by this client or an earlier one: none comes any more."""
+        return self._jobs.was_acked(self.id)
+
     async def cancel(self, reason: CancelReason = CancelReason.USER) -> str:
         """Cancels it: `settled` at once, `running` (its worker is told), `done` before, or `unknown`. A result comes in any case."""
         return await self._jobs.cancel(self.id, reason)
@@ -167,6 +172,9 @@ class Jobs:
     def on_result(self, job: str) -> None:
         """A job ended."""
         self.unsettled.pop(job, None)
+
+    def was_acked(self, job: str) -> bool:
+        return self._inbox.was_acked(job)
 
     async def result(self, job: str, timeout_s: float | None) -> Result:
         if self._inbox.was_acked(job):

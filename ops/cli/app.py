@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ops.cli import bench, evaluation, image, job, llm, queue, redis, run, sandbox, supervisor, task, top, trajectory, worker
+from ops.cli import bench, evaluation, gateway, image, job, llm, queue, redis, run, sandbox, supervisor, task, top, trajectory, worker
 
 app = typer.Typer(
     name="rollstream",
@@ -35,6 +35,7 @@ def rollstream(
 app.add_typer(worker.app, name="worker", help="Processes that serve a stage.")
 app.add_typer(supervisor.app, name="supervisor", help="The DAPO supervisor.")
 app.add_typer(sandbox.app, name="sandbox", help="The sandboxes of a node: serve, list, look, stop.")
+app.add_typer(gateway.app, name="gateway", help="The pipeline over HTTP.")
 app.add_typer(llm.app, name="llm", help="Inference servers.")
 app.add_typer(image.app, name="image", help="Files of sandboxes: bring, build, list, check, remove.")
 app.add_typer(task.app, name="task", help="Tasks: list, look, check their data, try one.")

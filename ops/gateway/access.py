@@ -1,0 +1,196 @@
+"""Who may do what: roles, the files with their tokens, and what is never taken from a web page.
+
+Invariants
+    - A token is compared whole, in constant time, against every known one; which of them it was is told by nothing but the role.
+    - A file is read again when it has changed, so tokens are changed without a restart. One that cannot be read any more lets nobody in.
+    - Without token files everybody who reaches the gateway may do everything, and what reaches it is this machine; a page in a browser here
+      does too, so requests with a foreign `Host` or `Origin` are refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import structlog
+
+from ops.gateway.refusals import Refusal
+from ops.gateway.settings import LOOPBACK, GatewaySettings
+from pipeline.errors import InvalidRequest
+
+log = structlog.get_logger(__name__)
+
+SHORTEST_TOKEN = 16
+"""Characters; what is shorter can be guessed over a network."""
+
+
+class Access(IntEnum):
+    """What a route asks for, and a role has; the higher includes the lower."""
+
+    NOBODY = -1
+    """No token that is known."""
+    OPEN = 0
+    """Asked of nobody: says nothing but that the gateway is up."""
+    READ = 1
+    """Looks at what there is."""
+    OPS = 2
+    """Opens and closes, cancels, names model servers."""
+    TRAINER = 3
+    """Submits and lets go."""
+
+
+ROLES: Mapping[str, Access] = {"read": Access.READ, "ops": Access.OPS, "trainer": Access.TRAINER}
+
+
+@dataclass(slots=True)
+class TokenFile:
+    """The tokens of one role."""
+
+    path: Path
+    access: Access
+    _stamp: tuple[int, int, int] | None = None
+    _tokens: tuple[bytes, ...] = ()
+
+    def tokens(self) -> tuple[bytes, ...]:
+        """Those that are in the file now; none when it cannot be read."""
+        try:
+            found = self.path.stat()
+            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if stamp != self._stamp:
+                self._tokens, self._stamp = read_tokens(self.path), stamp
+        except (OSError, InvalidRequest) as error:
+            log.error("token_file_unreadable", file=str(self.path), why=str(error))
+            self._tokens, self._stamp = (), None
+        return self._tokens
+
+
+def read_tokens(path: Path) -> tuple[bytes, ...]:
+    """The tokens of a file, one a line; lines that begin with `#` are notes.
+
+    Raises:
+        InvalidRequest: it cannot be read, has none, or one that is too short.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        others = path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}", field="token_file") from None
+    tokens = tuple(line.strip().encode() for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    if not tokens:
+        raise InvalidRequest(f"expected a token a line in {path}, found none", field="token_file")
+    if any(len(token) < SHORTEST_TOKEN for token in tokens):
+        raise InvalidRequest(f"expected tokens of at least {SHORTEST_TOKEN} characters in {path}: openssl rand -hex 32", field="token_file")
+    if others:
+        log.warning("token_file_open_to_others", file=str(path), do=f"chmod 600 {path}")
+    return tokens
+
+
+@dataclass(slots=True)
+class Guard:
+    """Says what a request may do."""
+
+    files: list[TokenFile] = field(default_factory=list)
+    pages_may_reach_it: bool = True
+    """Whether a browser could: not a Unix socket."""
+
+    @classmethod
+    def of(cls, settings: GatewaySettings) -> Guard:
+        """The guard of a gateway.
+
+        Raises:
+            InvalidRequest: it would listen for others without tokens, or a file with tokens is none.
+        """
+        files = [TokenFile(path, ROLES[role]) for role, path in settings.token_files.items()]
+        if not files and not settings.is_private:
+            raise InvalidRequest(
+                f"whoever reaches {settings.host} could run jobs: give trainer_token_file (and ops_token_file, read_token_file), or "
+                "listen on 127.0.0.1 or on a Unix socket (--socket)",
+                field="gateway.host",
+            )
+        seen: dict[bytes, Path] = {}
+        for file in files:
+            for token in read_tokens(file.path):
+                if seen.setdefault(token, file.path) != file.path:
+                    raise InvalidRequest(
+                        f"{file.path} and {seen[token]} have a token in common: give each role its own", field="token_file"
+                    )
+        return cls(files, pages_may_reach_it=settings.socket is None)
+
+    def check(self, asked: Access, headers: Mapping[str, str]) -> None:
+        """Lets a request pass.
+
+        Raises:
+            Refusal: 401 without a known token, 403 with one of a role that may not.
+        """
+        if not self.files:
+            if self.pages_may_reach_it:
+                _refuse_web_pages(headers)
+            return
+        if asked is Access.OPEN:
+            return
+        token = token_in(headers.get("Authorization", ""))
+        if token is None:
+            raise Refusal(
+                401, "no_token", "expected a token: send it as `Authorization: Bearer TOKEN`, or as the password of basic authentication"
+            )
+        has = self._access_of(token)
+        if has is Access.NOBODY:
+            raise Refusal(401, "wrong_token", "this token is in none of the gateway's token files: ask whoever runs it for a current one")
+        if has < asked:
+            who = next(name for name, access in ROLES.items() if access is has)
+            needs = next(name for name, access in ROLES.items() if access is asked)
+            raise Refusal(403, "wrong_role", f"a token of the role {who!r} may not do this: it takes one of {needs!r}")
+
+    def _access_of(self, token: bytes) -> Access:
+        has = Access.NOBODY
+        for file in self.files:
+            for known in file.tokens():
+                if hmac.compare_digest(known, token):
+                    has = max(has, file.access)
+        return has
+
+
+def token_in(authorization: str) -> bytes | None:
+    """The token in a header; None = there is none."""
+    scheme, _, rest = authorization.strip().partition(" ")
+    rest = rest.strip()
+    if scheme.lower() == "bearer" and rest:
+        return rest.encode("utf-8", "surrogateescape")
+    if scheme.lower() == "basic":
+        try:
+            _, colon, password = base64.b64decode(rest, validate=True).partition(b":")
+        except (binascii.Error, ValueError):
+            return None
+        return password.strip() if colon and password.strip() else None
+    return None
+
+
+def _refuse_web_pages(headers: Mapping[str, str]) -> None:
+    """A page that a browser on this machine shows can reach loopback: it cannot leave these headers out or bend them."""
+    host = _host_of(f"//{headers.get('Host', '')}")
+    if host and host not in LOOPBACK:
+        raise Refusal(
+            403,
+            "foreign_host",
+            f"without token files the gateway takes requests for this machine only (Host: 127.0.0.1), got {host[:80]!r}",
+        )
+    origin = headers.get("Origin")
+    if origin is not None and _host_of(origin) not in LOOPBACK:
+        raise Refusal(403, "foreign_origin", "without token files the gateway takes no request that a web page sent: give it token files")
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return "?"
+
+
+__all__ = ["Access", "Guard", "read_tokens", "token_in"]

@@ -1,0 +1,150 @@
+"""Connections before HTTP is spoken on them: how many there are, and how long one may take to send a request's head.
+
+A protocol stands in front of aiohttp's and passes everything on. aiohttp's own timer closes connections that are idle; it knows no bound
+of their number, and none for a head that comes a byte at a time.
+
+Invariants
+    - At most `most` connections are open; one more gets 503 and is closed, whatever the others do.
+    - A connection on which no request is being answered has `head_s` from its first byte, or from its beginning, to the end of a head.
+      Then it gets 408 and is closed.
+    - While a request is being answered nothing is counted here: its body, its wait and its answer have bounds of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from ops.gateway.refusals import Refusal
+
+ACCEPT_BACKLOG = 1024
+
+
+class Connections:
+    """Makes the protocol of each connection.
+
+    Args:
+        inner: makes the protocol that speaks HTTP.
+        most: connections at once.
+        head_s: for the head of a request.
+    """
+
+    def __init__(self, inner: Callable[[], asyncio.Protocol], *, most: int, head_s: float) -> None:
+        self.inner = inner
+        self.most = most
+        self.head_s = head_s
+        self.open: dict[asyncio.BaseTransport, _Connection] = {}
+        self.refused = 0
+        """Since the start: beyond the bound."""
+        self.slow = 0
+        """Since the start: no head in time."""
+
+    def __call__(self) -> asyncio.Protocol:
+        return _Connection(self)
+
+    def request_began(self, transport: asyncio.BaseTransport | None) -> None:
+        """A head is complete: it is answered from here on."""
+        if transport is not None and (connection := self.open.get(transport)) is not None:
+            connection.request_began()
+
+    def request_ended(self, transport: asyncio.BaseTransport | None) -> None:
+        """The answer is out; the next head may come."""
+        if transport is not None and (connection := self.open.get(transport)) is not None:
+            connection.request_ended()
+
+    def abort(self) -> None:
+        """Ends all of them at once."""
+        for transport in list(self.open):
+            cast(asyncio.Transport, transport).abort()
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, all_of_them: Connections) -> None:
+        self._all = all_of_them
+        self._inner: asyncio.Protocol | None = None
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_answered = False
+
+    # ---- what is counted
+
+    def request_began(self) -> None:
+        self._is_answered = True
+        self._stop_timer()
+
+    def request_ended(self) -> None:
+        self._is_answered = False
+
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._all.head_s, self._out_of_time)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _out_of_time(self) -> None:
+        self._timer = None
+        if not self._is_answered:
+            self._all.slow += 1
+            self._refuse(Refusal(408, "slow_head", f"no complete request head within {self._all.head_s:g} s: send it in one piece"))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            body = refusal.response().body
+            assert isinstance(body, bytes)
+            reason = {408: "Request Timeout", 503: "Service Unavailable"}[refusal.status]
+            lines = (
+                f"HTTP/1.1 {refusal.status} {reason}",
+                "Content-Type: application/json",
+                f"Content-Length: {len(body)}",
+                "Connection: close",
+            )
+            transport.write("\r\n".join((*lines, "", "")).encode() + body)
+            transport.close()
+
+    # ---- what is passed on
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self._all.open) >= self._all.most:
+            self._all.refused += 1
+            self._refuse(
+                Refusal(503, "too_many_connections", f"{self._all.most} connections are open, the bound: close some", retry_after_s=1.0)
+            )
+            return
+        self._all.open[transport] = self
+        self._inner = self._all.inner()
+        self._inner.connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is not None:
+            if not self._is_answered:
+                self._start_timer()
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        if self._transport is not None:
+            self._all.open.pop(self._transport, None)
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+
+__all__ = ["ACCEPT_BACKLOG", "Connections"]

@@ -1,18 +1,19 @@
-"""Runs one child process at a time and never leaves it behind.
+"""Runs child processes and never leaves one behind.
 
-Invariant: when `run` returns or raises, the child is gone. Ctrl-C reaches the whole foreground group, so the child already
-has it and gets time to clean up (pytest tears down its fixtures, pip removes its temporary folders); one that stays is asked
+Invariant: when `run` returns or raises, or `beside` is left, the child is gone. Ctrl-C reaches the whole foreground group, so the child
+already has it and gets time to clean up (pytest tears down its fixtures, pip removes its temporary folders); one that stays is asked
 again, then terminated, then killed. A SIGTERM or SIGHUP meant for us ends it the same way.
 """
 
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 CLEAN_UP_S = 10.0
-"""How long a child may take after each signal: pytest stops servers and workers in this time."""
+"""How long a child may usually take after each signal: pytest stops servers and workers in this time."""
 TICK_S = 0.2
 """Between two looks at a running child when somebody shows its progress: often enough to look alive."""
 
@@ -39,6 +40,7 @@ def run(
     output: IO[bytes] | None = None,
     keep_open: Sequence[int] = (),
     tick: Callable[[], None] | None = None,
+    clean_up_s: float = CLEAN_UP_S,
 ) -> int:
     """Run a command to its end and return its exit code (negative: the signal that ended it).
 
@@ -46,6 +48,7 @@ def run(
         output: where its stdout and stderr go; ours when None.
         keep_open: file descriptors it inherits: a lock that must hold as long as it lives, even if we are killed.
         tick: called every `TICK_S` while it runs.
+        clean_up_s: how long it may take after each signal, when it has to end.
     """
     process = subprocess.Popen(
         [str(part) for part in argv],
@@ -65,14 +68,35 @@ def run(
             except subprocess.TimeoutExpired:
                 tick()
     except KeyboardInterrupt:
-        _end(process, told_already=True)
+        _end(process, clean_up_s, told_already=True)
         raise
     except BaseException:
-        _end(process, told_already=False)
+        _end(process, clean_up_s, told_already=False)
         raise
 
 
-def _end(process: subprocess.Popen[bytes], *, told_already: bool) -> None:
+@contextmanager
+def beside(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str]) -> Iterator[Callable[[], int]]:
+    """A command that runs beside what is done inside, and says nothing: yields a function that waits for its end and has its exit code.
+
+    One that still runs when this is left is no longer wanted, and is ended.
+    """
+    process = subprocess.Popen(
+        [str(part) for part in argv],
+        cwd=cwd,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process.wait
+    finally:
+        if process.poll() is None:
+            _end(process, CLEAN_UP_S, told_already=False)
+
+
+def _end(process: subprocess.Popen[bytes], clean_up_s: float, *, told_already: bool) -> None:
     """Wait for a child that has to end, with a stronger signal each time it does not."""
     ladder: list[signal.Signals | None] = [None] if told_already else []
     ladder += [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
@@ -80,7 +104,7 @@ def _end(process: subprocess.Popen[bytes], *, told_already: bool) -> None:
         if step is not None:
             process.send_signal(step)
         try:
-            process.wait(timeout=CLEAN_UP_S)
+            process.wait(timeout=clean_up_s)
             return
         except subprocess.TimeoutExpired:
             continue

@@ -87,6 +87,27 @@ def test_a_pytest_that_collects_nothing_counts_as_no_test(environment: Environme
     assert "no test was executed" in capfd.readouterr().out
 
 
+WAITS = """
+import sys, time
+from pathlib import Path
+until = time.monotonic() + 30
+while not any(Path("tests").rglob("test_unit.*.pyc")):
+    if time.monotonic() > until:
+        sys.exit("nothing was compiled")
+    time.sleep(0.01)
+"""
+
+
+def test_tests_are_compiled_beside_the_checks_that_come_first(environment: Environment, capfd: pytest.CaptureFixture[str]) -> None:
+    """A first check that ends as soon as it sees what pytest keeps of a test file that it imported."""
+    add_test(environment, "unit", PASSING)
+    (environment.root / "waits.py").write_text(WAITS)
+    first, *more = [Step(name="lint", module="waits"), *steps("tests", "faults")]
+
+    assert checks.run(environment, [first, *more], [VALKEY], bare(environment), quick=False, strict=False) == 0
+    assert "ok: lint" in capfd.readouterr().out
+
+
 @pytest.mark.slow
 def test_a_pytest_that_cannot_even_collect_fails(environment: Environment, capfd: pytest.CaptureFixture[str]) -> None:
     add_test(environment, "unit", PASSING)

@@ -20,7 +20,7 @@ LAUNCHER = textwrap.dedent(
     from ops.launcher import child
     child.end_on_signals()
     try:
-        child.run([sys.executable, "-I", "-c", sys.argv[2]])
+        child.run([sys.executable, "-I", "-c", sys.argv[2]], clean_up_s=float(sys.argv[3]))
     except KeyboardInterrupt:
         sys.exit(130)
     """
@@ -48,10 +48,13 @@ STUBBORN = textwrap.dedent(
 )
 
 
-def start(program: str) -> tuple[subprocess.Popen[str], int]:
+def start(program: str, clean_up_s: float = 30.0) -> tuple[subprocess.Popen[str], int]:
     """A launcher in a group of its own, and the pid of its child, which is up when this returns."""
     launcher = subprocess.Popen(
-        [sys.executable, "-I", "-c", LAUNCHER, str(PROJECT), program], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-I", "-c", LAUNCHER, str(PROJECT), program, str(clean_up_s)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert launcher.stdout is not None
     word, pid = launcher.stdout.readline().split()
@@ -94,9 +97,8 @@ def test_a_signal_for_us_alone_ends_the_child_as_ctrl_c_would(number: signal.Sig
     assert is_gone(pid)
 
 
-@pytest.mark.slow
 def test_a_child_that_does_not_listen_is_terminated() -> None:
-    launcher, pid = start(STUBBORN)
+    launcher, pid = start(STUBBORN, clean_up_s=0.3)
 
     launcher.send_signal(signal.SIGTERM)
     launcher.communicate()
@@ -123,3 +125,19 @@ def test_output_goes_to_the_file_and_ticks_come_while_it_runs(tmp_path: Path) ->
     assert code == 0
     assert ticks >= 1
     assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
+
+
+def test_what_runs_beside_is_waited_for_and_says_how_it_ended() -> None:
+    with child.beside([sys.executable, "-I", "-c", "raise SystemExit(7)"], cwd=PROJECT, env={}) as wait:
+        assert wait() == 7
+
+
+def test_what_still_runs_beside_is_ended(tmp_path: Path) -> None:
+    up = tmp_path / "pid"
+    os.mkfifo(up)
+    program = f"import os, signal\nwith open({str(up)!r}, 'w') as up: up.write(str(os.getpid()))\nsignal.pause()"
+
+    with child.beside([sys.executable, "-I", "-c", program], cwd=PROJECT, env={}):
+        pid = int(up.read_text())  # as soon as it has written
+
+    assert is_gone(pid)

@@ -3,16 +3,19 @@
 connecting      connect, connect_blocking, Run
 what to do      StepRequest, JobRequest, ValidationRequest, SamplingRequest, LimitsRequest, ChatRequest
 what comes      Step, Group, Result, Job, Validation, Estimate, RunStatistics
+batches         Batch, Rollout, Manifest, GRPO, LeaveOneOut, Overlong, as_tensors (more in `trainer_client.batches`)
+other ranks     connect_reader, connect_reader_blocking, BodyReader
 from outside    Awaiting, HeldGroup, HeldMember, ReportAnswer
 weights         ServersToLoad, ServerToLoad
-what goes wrong WaitTimeout, BodyMissing, ClientClosed, UpdateFailed, PauseHeld, PauseLost, ShadowedPackage,
+what goes wrong WaitTimeout, BodyMissing, BadTrajectory, ClientClosed, UpdateFailed, PauseHeld, PauseLost, ShadowedPackage,
                 and those of `pipeline.errors`
 
 async with connect(url, run="math-1") as run:
     run.feed(rows, epochs=2, shuffle_seed=7)
     async for step in run.steps(StepRequest(task="math", groups=8, n=8)):
-        for group in step.groups:
-            train(await group.trajectories(), group.rewards)
+        batch = await step.batch(advantage=GRPO(std=False), pack=65_536)
+        for microbatch in batch.microbatches():
+            train(microbatch)
         await step.ack()
 """
 
@@ -26,7 +29,19 @@ from pipeline.inference_pool.pauses import PauseHeld, PauseLost  # noqa: E402  #
 from pipeline.requests import ChatRequest, JobRequest, LimitsRequest, SamplingRequest  # noqa: E402
 from pipeline.step_request import StepRequest  # noqa: E402
 from pipeline.validation_request import ValidationRequest  # noqa: E402
-from trainer_client.blocking import connect_blocking  # noqa: E402
+from trainer_client.batches import (  # noqa: E402
+    GRPO,
+    BadTrajectory,
+    Batch,
+    BodyReader,
+    LeaveOneOut,
+    Manifest,
+    Overlong,
+    Rollout,
+    as_tensors,
+    connect_reader,
+)
+from trainer_client.blocking import connect_blocking, connect_reader_blocking  # noqa: E402
 from trainer_client.client import Run  # noqa: E402
 from trainer_client.connecting import Connection, connect  # noqa: E402
 from trainer_client.errors import BodyMissing, ClientClosed, UpdateFailed, WaitTimeout  # noqa: E402
@@ -41,8 +56,12 @@ from trainer_client.validation import Validation, ValidationGroup, ValidationMem
 from trainer_client.validation_numbers import Estimate  # noqa: E402
 
 __all__ = [
+    "GRPO",
     "Awaiting",
+    "BadTrajectory",
+    "Batch",
     "BodyMissing",
+    "BodyReader",
     "ChatRequest",
     "ClientClosed",
     "Connection",
@@ -53,11 +72,15 @@ __all__ = [
     "HeldMember",
     "Job",
     "JobRequest",
+    "LeaveOneOut",
     "LimitsRequest",
+    "Manifest",
+    "Overlong",
     "PauseHeld",
     "PauseLost",
     "ReportAnswer",
     "Result",
+    "Rollout",
     "Run",
     "RunStatistics",
     "SamplingRequest",
@@ -72,6 +95,9 @@ __all__ = [
     "ValidationMember",
     "ValidationRequest",
     "WaitTimeout",
+    "as_tensors",
     "connect",
     "connect_blocking",
+    "connect_reader",
+    "connect_reader_blocking",
 ]

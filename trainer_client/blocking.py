@@ -17,8 +17,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from pipeline.settings import QueueSettings
+from trainer_client.batches.reader import BodyReader, connect_reader
 from trainer_client.client import Run
-from trainer_client.connecting import PATIENCE_S, Connection, connect
+from trainer_client.connecting import connect
+from trainer_client.contact import PATIENCE_S
 from trainer_client.feed import Feed
 from trainer_client.jobs import Job
 from trainer_client.outside import Awaiting
@@ -29,22 +31,22 @@ from trainer_client.validation import Validation, ValidationGroup, ValidationMem
 
 T = TypeVar("T")
 
-WRAPPED = (Run, Servers, Step, Group, Result, Job, Awaiting, Feed, Validation, ValidationGroup, ValidationMember, asyncio.Event)
+WRAPPED = (Run, Servers, Step, Group, Result, Job, Awaiting, Feed, Validation, ValidationGroup, ValidationMember, BodyReader, asyncio.Event)
 """Objects with methods that belong on the loop; everything else that comes back is a value."""
 _END = object()
 
 
 class LoopThread:
-    """Holds a connection on an event loop of its own, in a thread, from `open` to `close`."""
+    """Holds a connection, of a run or of a reader, on an event loop of its own, in a thread, from `open` to `close`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: AbstractAsyncContextManager[object]) -> None:
         self._connection = connection
-        self._entered: Future[Run] = Future()
+        self._entered: Future[object] = Future()
         self._thread = threading.Thread(target=self._live, name="rollstream-client", daemon=True)
         self._failure: BaseException | None = None
 
-    def open(self) -> Run:
-        """Starts the thread; returns the run when it is connected."""
+    def open(self) -> object:
+        """Starts the thread; returns the run, or the reader, when it is connected."""
         self._thread.start()
         try:
             return self._entered.result()
@@ -83,9 +85,9 @@ class LoopThread:
     async def _hold(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._leave = asyncio.Event()
-        async with self._connection as run:
+        async with self._connection as held:
             if self._entered.set_running_or_notify_cancel():
-                self._entered.set_result(run)
+                self._entered.set_result(held)
                 await self._leave.wait()
 
 
@@ -199,7 +201,20 @@ def connect_blocking(
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Any]:
     """`connect` without an event loop: `with connect_blocking(url, run="swe-7b") as run:`, then the same calls without `await`."""
-    thread = LoopThread(connect(redis, run=run, resume=resume, weight=weight, quota=quota, patience_s=patience_s))
+    with _held(connect(redis, run=run, resume=resume, weight=weight, quota=quota, patience_s=patience_s)) as held:
+        yield held
+
+
+@contextmanager
+def connect_reader_blocking(redis: str | QueueSettings | None = None, *, patience_s: float = PATIENCE_S) -> Iterator[Any]:
+    """`connect_reader` without an event loop: `with connect_reader_blocking(url) as reader: batch = reader.batch(manifest, ...)`."""
+    with _held(connect_reader(redis, patience_s=patience_s)) as held:
+        yield held
+
+
+@contextmanager
+def _held(connection: AbstractAsyncContextManager[object]) -> Iterator[Blocking]:
+    thread = LoopThread(connection)
     held = thread.open()
     try:
         yield Blocking(held, thread)

@@ -11,7 +11,6 @@ history was done with are pushed again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -25,14 +24,12 @@ from pipeline.requests import bounded_int, bounded_number, bounded_seconds, run_
 from pipeline.scripts.calls import Scripts, new_nonce
 from pipeline.settings import QueueSettings
 from trainer_client.client import Run
-from trainer_client.contact import Contact
+from trainer_client.contact import PATIENCE_S, Contact
+from trainer_client.embedded_server import with_server
 from trainer_client.logs import Log
 from trainer_client.progress import Progress
 
 log = Log(__name__)
-
-PATIENCE_S = 300.0
-"""A call waits this long for Redis: longer than a restart with a large append-only file, shorter than anyone's night."""
 
 
 class Connection:
@@ -58,7 +55,7 @@ class Connection:
 
     async def __aenter__(self) -> Run:
         async with AsyncExitStack() as stack:
-            settings = await self._with_server(stack)
+            settings = await with_server(self._settings, stack)
             client = command_client(settings)
             stack.push_async_callback(client.aclose)
             run = await self._take(settings, client)
@@ -69,17 +66,6 @@ class Connection:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._stack.aclose()
-
-    async def _with_server(self, stack: AsyncExitStack) -> QueueSettings:
-        """The settings with a server in them: the one they name, else the embedded one of this machine, held while the run is."""
-        if self._settings.redis_url:
-            return self._settings
-        from pipeline.embedded import open_redis  # only when there is none to connect to: it brings the keeper with it
-
-        server = open_redis()
-        address = await asyncio.to_thread(server.__enter__)
-        stack.push_async_callback(asyncio.to_thread, server.__exit__, None, None, None)
-        return self._settings.model_copy(update={"redis_url": address.url_with_password()})
 
     async def _take(self, settings: QueueSettings, client: AsyncClient) -> Run:
         """Takes the run, and finds out where it stands."""

@@ -18,6 +18,8 @@ from trainer_client.logs import Log
 
 T = TypeVar("T")
 
+PATIENCE_S = 300.0
+"""A call waits this long for Redis: longer than a restart with a large append-only file, shorter than anyone's night."""
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 5.0
 PARALLEL_CALLS = MAX_CONNECTIONS // 2

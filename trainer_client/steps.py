@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Unpack
 
 from pipeline.codec import decode
 from pipeline.keys import Keys
@@ -11,6 +12,7 @@ from pipeline.supervisor.loss_policy import Loss, loss_of
 from pipeline.supervisor.staleness import Version, age, is_too_old, oldest_of
 from pipeline.supervisor.step_spec import StepSpec
 from trainer_client.batches.advantages import Advantage, Overlong
+from trainer_client.batches.batch import Batch, BatchHow, batch_of
 from trainer_client.batches.manifest import Manifest, ManifestGroup, ManifestMember
 from trainer_client.batches.reading import Missing, completed, take_rollouts
 from trainer_client.batches.rollout import Rollout
@@ -170,6 +172,17 @@ class Step:
             )
             self._manifest = await completed(known, self._bodies, missing=missing)
         return self._manifest
+
+    async def batch(self, *, shard: tuple[int, int] = (0, 1), **how: Unpack[BatchHow]) -> Batch:
+        """The share of one rank as microbatches of arrays; see `batch_of` for the arguments and errors.
+
+        The other ranks of several make theirs from `manifest` and a `BodyReader`, with the same arguments.
+
+        Args:
+            shard: rank and number of ranks; it reads the trajectories of its own share only.
+        """
+        manifest = await self.manifest(missing=how.get("missing", "raise"))
+        return await batch_of(manifest, self._bodies, shard=shard, **how)
 
     async def rollouts(
         self,

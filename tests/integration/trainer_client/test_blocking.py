@@ -12,7 +12,7 @@ from pipeline.messages import Outcome
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.loop import Supervisor
 from tests.integration.trainer_client.pump import Pump
-from trainer_client import JobRequest, StepRequest, WaitTimeout, connect, connect_blocking
+from trainer_client import GRPO, JobRequest, Manifest, StepRequest, WaitTimeout, connect, connect_blocking, connect_reader_blocking
 
 pytestmark = pytest.mark.one_server
 SPEC = StepRequest(task="math", groups=2, n=4)
@@ -36,6 +36,25 @@ async def test_a_training_loop_without_await(settings: QueueSettings, supervisor
         return trained
 
     assert sorted(await asyncio.to_thread(train)) == [f"e0-{i}" for i in range(6)]
+
+
+async def test_batches_without_await_on_the_rank_with_the_run_and_on_another(
+    settings: QueueSettings, supervisor: Supervisor, pump: Pump
+) -> None:
+    def train() -> None:
+        with connect_blocking(settings, run="plain") as run, connect_reader_blocking(settings) as reader:
+            run.feed([{"i": i} for i in range(6)])
+            step = next(run.steps(SPEC, timeout_s=20))
+            sent = step.manifest().to_bytes()
+            own = step.batch(shard=(0, 2), advantage=GRPO(std=False), rows=4)
+            other = reader.batch(Manifest.from_bytes(sent), shard=(1, 2), advantage=GRPO(std=False), rows=4)
+            found = {rollout.job: rollout.advantage for batch in (own, other) for rollout in batch.rollouts}
+            assert found == {rollout.job: rollout.advantage for rollout in step.rollouts(advantage=GRPO(std=False))}
+            assert len(found) == 8
+            assert [arrays.token_ids.shape for arrays in own.microbatches()] == [(4, 24)]
+            step.ack()
+
+    await asyncio.to_thread(train)
 
 
 async def test_single_jobs_without_await(settings: QueueSettings, pump: Pump) -> None:

@@ -41,6 +41,7 @@ async def a_step(run: Run) -> Step:
     return await anext(run.steps(SPEC, timeout_s=20))
 
 
+@pytest.mark.one_server
 async def test_rollouts_are_the_members_of_a_step_with_what_each_got(settings: QueueSettings, supervisor: Supervisor, pump: Pump) -> None:
     pump.trajectory_of, pump.stop_of = two_segments, cut_off
 
@@ -64,6 +65,7 @@ async def test_rollouts_are_the_members_of_a_step_with_what_each_got(settings: Q
     assert all(halves)
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize("told", [True, False], ids=["told", "untold"])
 async def test_a_manifest_has_the_sizes_whether_a_record_told_them_or_an_older_worker_did_not(
     settings: QueueSettings, supervisor: Supervisor, pump: Pump, told: bool
@@ -82,6 +84,7 @@ async def test_a_manifest_has_the_sizes_whether_a_record_told_them_or_an_older_w
         assert (member.loss_tokens, member.sampled_tokens) == ((5, 4), 9)
 
 
+@pytest.mark.one_server
 async def test_no_trajectory_is_read_for_a_manifest_and_one_that_is_gone_is_named(
     settings: QueueSettings, supervisor: Supervisor, pump: Pump, client: AsyncClient
 ) -> None:

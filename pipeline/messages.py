@@ -373,6 +373,23 @@ class SegmentSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryCounts:
+    """What a trajectory counts up to, as the record of its job says."""
+
+    tool_calls: int = 0
+    tool_errors: int = 0
+    """Calls that could not be parsed or that no tool takes."""
+    prompt_tokens: int | None = None
+    """Of all model calls whose server says how much of the prompt it had; None = none says."""
+    cached_tokens: int | None = None
+    """How much of those it had in its prefix cache."""
+    neg_logprob: float | None = None
+    """Minus the sum of the logprobs of all sampled tokens, in nats; None = not known."""
+    model_s: float = 0.0
+    tools_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
     """How an attempt ends a job: what the settle script is told."""
 
@@ -390,6 +407,8 @@ class Settlement:
     last_version: str = ""
     segments: tuple[SegmentSize, ...] = ()
     """Of its trajectory, in order; empty = there is none, or nobody counted."""
+    counts: TrajectoryCounts | None = None
+    """Of its trajectory; None = there is none, or nobody counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,3 +444,8 @@ class JobResult:
     """Sampled tokens of all attempts, also of one that was cut off; as far as finished turns tell."""
     segments: tuple[SegmentSize, ...] = ()
     """Of its trajectory, in order; empty = not known: none, too many for a record, or an older worker's. The trajectory tells."""
+    counts: TrajectoryCounts | None = None
+    """Of its trajectory; None = not known."""
+    waits: Mapping[str, float] = field(default_factory=dict)
+    """Seconds before each stage began, since the one before had done its work (for INIT, since it was accepted): queues, retries and model
+    servers. Of stages that it came to, when its last attempts were the only ones; longer where attempts were lost."""

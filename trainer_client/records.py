@@ -13,10 +13,11 @@ from typing import TypedDict
 
 import orjson
 
-from pipeline.messages import JobResult, Outcome, SegmentSize
+from pipeline.messages import JobResult, Outcome, SegmentSize, TrajectoryCounts
 from pipeline.segment_sizes import read_sizes
 from pipeline.supervisor.actions import Verdict
 from pipeline.supervisor.monitors import Starvation, read_starvation
+from pipeline.trajectory_counts import read_counts
 
 STAGES = ("init", "run", "eval")
 
@@ -130,6 +131,7 @@ class AwaitingRecord:
     first_version: str
     last_version: str
     segments: tuple[SegmentSize, ...]
+    counts: TrajectoryCounts | None
     """As of a `JobResult`."""
     due_ms: int
     """When it ends without one, by the clock of Redis."""
@@ -217,6 +219,7 @@ class _MemberEnd(TypedDict):
     first_version: str
     last_version: str
     segments: tuple[SegmentSize, ...]
+    counts: TrajectoryCounts | None
 
 
 def _member_end(entry: str, found: Mapping[str, str]) -> _MemberEnd:
@@ -238,6 +241,7 @@ def _member_end(entry: str, found: Mapping[str, str]) -> _MemberEnd:
         first_version=found.get("v0", ""),
         last_version=found.get("v1", ""),
         segments=read_sizes(found.get("segs", "")),
+        counts=read_counts(found.get("counts", "")),
     )
 
 
@@ -250,6 +254,7 @@ def _job(entry: str, found: Mapping[str, str]) -> JobResult:
         eval_attempt=int(found.get("ea") or 0),
         seconds={**seconds, "total": int(found.get("all_ms") or 0) / 1000},
         spent_tokens=int(found.get("spent") or found.get("sampled") or 0),
+        waits=_waits(found, entry, seconds, int(found.get("all_ms") or 0)),
     )
 
 
@@ -346,6 +351,18 @@ def _components(text: str) -> dict[str, float]:
     if not isinstance(found, dict):
         raise ValueError(f"components of a reward are a {type(found).__name__}, not a map")
     return {name: math.nan if value is None else float(value) for name, value in found.items()}
+
+
+def _waits(found: Mapping[str, str], entry: str, seconds: Mapping[str, float], all_ms: int) -> dict[str, float]:
+    """Seconds before each stage that it came to; a field that cannot be read is empty."""
+    waits: dict[str, float] = {}
+    done_ms = float(entry.partition("-")[0]) - all_ms  # when it was accepted: the entry's id is when it ended
+    for stage, word in zip(STAGES, found.get("began", "").split(" "), strict=False):
+        if not (word.isascii() and word.isdigit()):
+            break
+        waits[stage] = max(0.0, int(word) - done_ms) / 1000
+        done_ms = int(word) + seconds[stage] * 1000
+    return waits
 
 
 def _number(text: str) -> float | None:

@@ -4,7 +4,7 @@
 -- meanwhile ends as cancelled.
 -- ARGV: stage, ttl_ms, then per job: stream, entry id, job, attempt, active ms, body ('' = none), kind of body (stage name),
 --       outcome, why, reward ('' = none yet), components, stop, sampled tokens, total tokens, turns, first version, last version,
---       sizes of segments,
+--       sizes of segments, counts of the trajectory,
 --       ms until it ends without a reward ('' = it has one), ms that its group is held at most (0 = no hook),
 --       how many by-products (0 without a body), and of each its name and content
 -- Returns per job 'ok', 'again', 'fenced', or 'cx:<reason>' (settled as cancelled).
@@ -28,11 +28,11 @@ while i <= #ARGV do
     if #body > 0 then
       local ms = math.max(ttl, call('PTTL', key))
       call('SET', body_key(job, att, kind), body, 'PX', ms)
-      keep_attached(job, att, tonumber(ARGV[i + 20]), i + 21, ms)
+      keep_attached(job, att, tonumber(ARGV[i + 21]), i + 22, ms)
       h['b.' .. kind] = att
       fields[3], fields[4] = 'b.' .. kind, att
     end
-    local r, due, hold = {}, tonumber(ARGV[i + 18]), tonumber(ARGV[i + 19])
+    local r, due, hold = {}, tonumber(ARGV[i + 19]), tonumber(ARGV[i + 20])
     for at, name in ipairs(AWAITED) do r[name] = ARGV[i + 6 + at] end
     local cx = cancel_of(h)
     if cx then
@@ -62,6 +62,6 @@ while i <= #ARGV do
     drop_entry(P .. short, stage, eid)
     if stage == 'run' then unlink(body_key(job, att, 'turns')) end
   end
-  i = i + 21 + 2 * ARGV[i + 20]
+  i = i + 22 + 2 * ARGV[i + 21]
 end
 return out

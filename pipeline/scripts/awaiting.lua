@@ -5,7 +5,7 @@
 -- `aw.rew`, ...); a record kind=awaiting stands in the results until it ends. A group of which members await has their number as `aw` and a field
 -- `aw.<n>` for each. With `hold` (ms) it waits for its hook from the moment when every member has ended or awaits: then it is in z:held.
 local function awaiting_key(run) return P .. 'aw:' .. run end
-local AWAITED = {'out', 'why', 'rew', 'comps', 'stop', 'sampled', 'total', 'turns', 'v0', 'v1', 'segs'}
+local AWAITED = {'out', 'why', 'rew', 'comps', 'stop', 'sampled', 'total', 'turns', 'v0', 'v1', 'segs', 'counts'}
 local AWAITED_FIELDS = {'arid', 'rdl', 'dl'}
 for i, name in ipairs(AWAITED) do AWAITED_FIELDS[#AWAITED_FIELDS + 1] = 'aw.' .. name end
 
@@ -83,7 +83,7 @@ end
 local function tell_awaiting(job, h, r, due)
   return call('XADD', results_key(h.run), '*', 'kind', 'awaiting', 'job', job, 'run', h.run, 'grp', h.grp or '', 'n', h.n or '0', 'task', h.task or '',
     'out', r.out, 'why', r.why, 'rew', r.rew, 'comps', r.comps, 'stop', r.stop, 'att', h.att or '0', 'ra', h['b.run'] or '0', 'sampled', r.sampled,
-    'total', r.total, 'turns', r.turns, 'v0', r.v0, 'v1', r.v1, 'segs', r.segs, 'due', due,
+    'total', r.total, 'turns', r.turns, 'v0', r.v0, 'v1', r.v1, 'segs', r.segs, 'counts', r.counts, 'due', due,
     'inc', h.inc or '0')
 end
 

@@ -20,6 +20,7 @@ from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.replies import check_refusal, full_when_out_of_memory, text, whole
 from pipeline.scripts.runner import Arg, ScriptRunner
 from pipeline.segment_sizes import sizes_text
+from pipeline.trajectory_counts import counts_text
 
 MAX_BATCH = 32
 ACKED_A_CALL = 512
@@ -449,7 +450,7 @@ def _plain(text: str, most: int) -> str:
 
 
 def settlement_args(end: Settlement) -> list[Arg]:
-    """What an attempt ends as, as the scripts take it: eleven texts."""
+    """What an attempt ends as, as the scripts take it: twelve texts."""
     # float(): a grader's number may be one of numpy's, whose repr is no number
     components = {name: float(value) for name, value in end.components.items()}
     return [
@@ -464,6 +465,7 @@ def settlement_args(end: Settlement) -> list[Arg]:
         _plain(end.first_version, 200),
         _plain(end.last_version, 200),
         sizes_text(end.segments),
+        counts_text(end.counts),
     ]
 
 

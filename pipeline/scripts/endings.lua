@@ -53,8 +53,8 @@ end
 
 -- Promise 1 and 3: the terminal record, the fan-in into the group and the counters are one step.
 -- h: from `hash` with st, stage, run, grp, n, task, att; with `loaded` set also what `TERMINAL_FIELDS` names.
--- r: out, why, rew, comps, stop, sampled, total, turns, v0, v1, segs (all text). More fields for the job's hash may follow.
-local TERMINAL_FIELDS = {'b.run', 'b.eval', 'ms.init', 'ms.run', 'ms.eval', 't', 'res', 'inc', 'tok'}
+-- r: out, why, rew, comps, stop, sampled, total, turns, v0, v1, segs, counts (all text). More fields for the job's hash may follow.
+local TERMINAL_FIELDS = {'b.run', 'b.eval', 'ms.init', 'ms.run', 'ms.eval', 't', 'res', 'inc', 'tok', 'at.init', 'at.run', 'at.eval'}
 local function terminal(job, h, r, ...)
   local key, run, b = job_key(job), h.run, h
   if not h.loaded then b = hash(key, unpack(TERMINAL_FIELDS)) end
@@ -65,7 +65,8 @@ local function terminal(job, h, r, ...)
   local rid = call('XADD', results_key(run), '*', 'kind', 'job', 'job', job, 'run', run, 'grp', grp, 'n', h.n or '0', 'task', h.task or '',
     'out', r.out, 'why', r.why or '', 'rew', r.rew or '', 'comps', r.comps or '', 'stop', r.stop or '', 'att', h.att or '0',
     'ra', b['b.run'] or '0', 'ea', b['b.eval'] or '0', 'sampled', r.sampled or '0', 'total', r.total or '0', 'turns', r.turns or '0',
-    'v0', r.v0 or '', 'v1', r.v1 or '', 'segs', r.segs or '', 'init_ms', b['ms.init'] or '0', 'run_ms', b['ms.run'] or '0', 'eval_ms', b['ms.eval'] or '0',
+    'v0', r.v0 or '', 'v1', r.v1 or '', 'segs', r.segs or '', 'counts', r.counts or '',
+    'began', (b['at.init'] or '') .. ' ' .. (b['at.run'] or '') .. ' ' .. (b['at.eval'] or ''), 'init_ms', b['ms.init'] or '0', 'run_ms', b['ms.run'] or '0', 'eval_ms', b['ms.eval'] or '0',
     'all_ms', NOW - tonumber(b.t or NOW), 'inc', b.inc or '0', 'stage', h.stage or '', 'spent', spent)
   call('HSET', key, 'st', 'done', 'out', r.out, 'rid', rid, 'eid', '', 'done', NOW, ...)
   if (r.why or '') ~= '' then call('HSET', key, 'why', r.why) end

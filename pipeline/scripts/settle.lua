@@ -3,6 +3,7 @@
 -- call for a job answers 'again' or 'fenced', never a second record. A job that was cancelled meanwhile ends as cancelled.
 -- ARGV: stage, ttl_ms, then per job: stream, entry id, job, attempt, active ms, body ('' = none), kind of body (stage name),
 --       outcome, why, reward, components, stop, sampled tokens, total tokens, turns, first version, last version, sizes of segments,
+--       counts of the trajectory,
 --       how many by-products (0 without a body), and of each its name and content
 -- Returns per job 'ok', 'again', 'fenced', or 'cx:<reason>' (settled as cancelled).
 local stage, ttl = ARGV[1], tonumber(ARGV[2])
@@ -23,12 +24,12 @@ while i <= #ARGV do
     if #body > 0 then
       local ms = math.max(ttl, call('PTTL', key))
       call('SET', body_key(job, att, kind), body, 'PX', ms)
-      keep_attached(job, att, tonumber(ARGV[i + 18]), i + 19, ms)
+      keep_attached(job, att, tonumber(ARGV[i + 19]), i + 20, ms)
       h['b.' .. kind] = att
       fields[5], fields[6] = 'b.' .. kind, att
     end
     local r = {out = ARGV[i + 7], why = ARGV[i + 8], rew = ARGV[i + 9], comps = ARGV[i + 10], stop = ARGV[i + 11], sampled = ARGV[i + 12],
-      total = ARGV[i + 13], turns = ARGV[i + 14], v0 = ARGV[i + 15], v1 = ARGV[i + 16], segs = ARGV[i + 17]}
+      total = ARGV[i + 13], turns = ARGV[i + 14], v0 = ARGV[i + 15], v1 = ARGV[i + 16], segs = ARGV[i + 17], counts = ARGV[i + 18]}
     if h.cx then
       r.out, r.why, r.rew, r.comps = outcome_of(h.cx), h.cx, '', ''
       out[#out + 1] = 'cx:' .. h.cx
@@ -43,6 +44,6 @@ while i <= #ARGV do
       tell_dead('job', job, 'run', h.run, 'grp', h.grp or '', 'stage', stage, 'att', att, 'failed', tries.failed, 'lost', tries.lost, 'why', r.why, 'rid', rid)
     end
   end
-  i = i + 19 + 2 * ARGV[i + 18]
+  i = i + 20 + 2 * ARGV[i + 19]
 end
 return out

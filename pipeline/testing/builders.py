@@ -23,6 +23,7 @@ from pipeline.messages import (
     Settlement,
     StopReason,
     Trajectory,
+    TrajectoryCounts,
     Turn,
     VersionSpan,
 )
@@ -136,6 +137,7 @@ def a_settlement(reward: float | None = 1.0, **changes: object) -> Settlement:
         first_version="1.0",
         last_version="1.0",
         segments=(SegmentSize(tokens=8, loss_tokens=3),),
+        counts=TrajectoryCounts(neg_logprob=1.5, model_s=0.25),
     )
     return _changed(settlement, changes)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import redis
 
 from pipeline.keys import Keys
-from pipeline.messages import Outcome, SegmentSize, Settlement, Stage
+from pipeline.messages import Outcome, SegmentSize, Settlement, Stage, TrajectoryCounts
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.calls import Begun, Claim, Given, GiveUpKind, HandOff, Held, NameHolder, Scripts, Settle
 from pipeline.scripts.reward_calls import AwaitReward, RewardScripts
@@ -27,6 +27,7 @@ UNJUDGED = Settlement(
     total_tokens=24,
     turns=1,
     segments=(SegmentSize(tokens=14, loss_tokens=5), SegmentSize(tokens=10, loss_tokens=2)),
+    counts=TrajectoryCounts(tool_calls=1, neg_logprob=3.5),
 )
 """An end whose reward is still to come."""
 HOLDER = NameHolder(node="n1", slots=4, pid=1, version="0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipeline.messages import Outcome, Settlement, Trajectory
 from pipeline.segment_sizes import sizes_of
+from pipeline.trajectory_counts import counts_of
 
 
 def ungraded(trajectory: Trajectory) -> Settlement:
@@ -19,4 +20,5 @@ def ungraded(trajectory: Trajectory) -> Settlement:
         first_version=versions[0] if versions else "",
         last_version=versions[-1] if versions else "",
         segments=sizes_of(trajectory),
+        counts=counts_of(trajectory),
     )

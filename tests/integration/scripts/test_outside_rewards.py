@@ -65,6 +65,7 @@ async def test_an_awaiting_job_is_held_by_nobody_and_the_trainer_is_told_of_it(r
     (record,) = await run.audit.results("run1")
     assert (record["kind"], record["job"], record["out"], record["ra"], record["sampled"]) == ("awaiting", JOB, "ok", "2", "7")
     assert record["segs"] == "14/5 10/2"
+    assert record["counts"] == "calls:1 errors:0 nll:3.500 model:0.000 tools:0.000"
     assert await run.audit.faults("run1", run.units) == []
 
 

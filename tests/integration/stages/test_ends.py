@@ -228,6 +228,8 @@ async def test_a_deadline_while_the_agent_acts_keeps_what_it_did(fleet: Fleet) -
     assert (kept.stop, len(kept.turns)) == (StopReason.DEADLINE, 1)
     assert (record["turns"], record["sampled"], record["total"], record["v0"]) == ("1", "3", "8", "1.0")
     assert record["segs"] == "8/3"
+    assert record["counts"].startswith("calls:0 errors:0 nll:")
+    assert len(record["began"].split()) == 2, "it came to RUN, and not to EVAL"
 
 
 async def test_a_deadline_before_the_first_turn_keeps_nothing(fleet: Fleet) -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pipeline.messages import JobResult, Outcome, SegmentSize
+from pipeline.messages import JobResult, Outcome, SegmentSize, TrajectoryCounts
 from pipeline.supervisor.actions import Verdict
 from trainer_client.records import GroupRecord, Note, StepRecord, Unreadable, read_record
 
@@ -31,6 +31,8 @@ JOB = {
     "v0": "1.3",
     "v1": "1.4",
     "segs": "30/8 10/4",
+    "counts": "calls:3 errors:1 prompt:60 cached:16 nll:7.250 model:1.400 tools:0.050 newer:9",
+    "began": "98005 98055 99855",
     "init_ms": "10",
     "run_ms": "1500",
     "eval_ms": "0",
@@ -79,15 +81,27 @@ def flat(fields: dict[str, str]) -> list[bytes]:
 
 
 def test_a_job() -> None:
-    record = read_record("1-0", flat(JOB))
+    record = read_record("100000-0", flat(JOB))
 
     assert isinstance(record, JobResult)
-    assert (record.entry, record.job, record.group, record.member) == ("1-0", "r.e0-1.0.3", "r.e0-1.0", 3)
+    assert (record.entry, record.job, record.group, record.member) == ("100000-0", "r.e0-1.0.3", "r.e0-1.0", 3)
     assert (record.outcome, record.reason, record.reward) == (Outcome.MODEL_FAILURE, "turns", 0.25)
     assert record.components == {"score": 0.25, "format": 1.0}
     assert (record.run_attempt, record.eval_attempt) == (5, 7)
     assert record.seconds == {"init": 0.01, "run": 1.5, "eval": 0.0, "total": 2.0}
     assert record.segments == (SegmentSize(tokens=30, loss_tokens=8), SegmentSize(tokens=10, loss_tokens=4))
+    assert record.counts == TrajectoryCounts(
+        tool_calls=3, tool_errors=1, prompt_tokens=60, cached_tokens=16, neg_logprob=7.25, model_s=1.4, tools_s=0.05
+    )
+    assert record.waits == {"init": 0.005, "run": 0.04, "eval": 0.3}
+
+
+@pytest.mark.parametrize("field", ["", "calls", "calls:x", "calls:1.5", "other:1", "calls:-1", "calls:" + "9" * 30])
+def test_counts_that_nobody_can_read_are_unknown_and_the_record_stands(field: str) -> None:
+    record = read_record("1-0", flat({**JOB, "counts": field, "began": "a b"}))
+
+    assert isinstance(record, JobResult)
+    assert (record.counts, record.waits) == (None, {})
 
 
 @pytest.mark.parametrize("field", ["", "30/8 10", "30/8  10/4", "8/30", "-3/1", "a/b", "30/8 10/4 ", "1/1 " * 64 + "1/1"])

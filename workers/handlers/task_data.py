@@ -1,4 +1,4 @@
-"""Files of tasks: JSON lines or Parquet, in a task's own layout or in one that a public data set of its field has.
+"""Rows of tasks, from files (`row_files.py`) or as they are fed: in a task's own layout or in one that a public data set of its field has.
 
     {"header": {"name": ..., "licence": ..., "defaults": {...}}}      first line of our own files; `defaults` fill what a row leaves out
     {"id": ..., ...}
@@ -14,7 +14,6 @@ Invariants
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,19 +22,26 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pipeline.errors import InvalidRequest
 from pipeline.near_names import close_to, hint
-from pipeline.prompts import plain_map
+from workers.handlers.row_files import BadTaskData, Row, rows_of
 
-Row = Mapping[str, object]
+__all__ = [
+    "BadTaskData",
+    "Layout",
+    "Row",
+    "TaskRows",
+    "json_of",
+    "layout_of",
+    "load_rows",
+    "only_known",
+    "problem_in",
+    "rows_of",
+    "text_of",
+]
+
 P = TypeVar("P")
 
-_BATCH_ROWS = 256
 _ID_CHARS = 200
-
-
-class BadTaskData(InvalidRequest):
-    """A file or a row that cannot be used; the message names the place and what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +92,7 @@ def load_rows(path: Path | Traversable, layouts: Sequence[Layout[Any]]) -> TaskR
         if layout is None:
             layout = its
         elif its is not layout:
-            raise BadTaskData(f"{place}: in the layout of {its.name}, the rows before it in that of {layout.name}", field="rows")
+            raise BadTaskData(f"{place}: in the layout of {its.name}, the rows before it in that of {layout.name}")
         its.read(row, place)
         name = _id(row, its.id_column, places)
         if name in places:
@@ -94,7 +100,7 @@ def load_rows(path: Path | Traversable, layouts: Sequence[Layout[Any]]) -> TaskR
         places[name] = place
         rows.append({**row, "id": name})
     if layout is None:
-        raise BadTaskData(f"{path}: no row in it", field="rows")
+        raise BadTaskData(f"{path}: no row in it: expected a row a line, as JSON")
     name = str(header.get("name", Path(path.name).stem))
     return TaskRows(name=name, layout=layout.name, header=header, rows=tuple(rows))
 
@@ -118,7 +124,7 @@ def layout_of(row: Row, layouts: Sequence[Layout[P]], place: str) -> Layout[P]:
     for layout in layouts:
         if layout.columns <= there and (layout.is_meant is None or layout.is_meant(row)):
             return layout
-    raise BadTaskData(f"{place}: columns {', '.join(sorted(there)) or 'none'} fit no layout; {_nearest(there, layouts)}", field="rows")
+    raise BadTaskData(f"{place}: columns {', '.join(sorted(there)) or 'none'} fit no layout; {_nearest(there, layouts)}")
 
 
 def _nearest(there: set[str], layouts: Sequence[Layout[Any]]) -> str:
@@ -131,18 +137,6 @@ def _nearest(there: set[str], layouts: Sequence[Layout[Any]]) -> str:
     others = ", ".join(layout.name for layout in layouts if layout is not nearest)
     rest = f"; the others are {others}: `rollstream task show TASK` has their columns" if others else ""
     return f"the nearest is that of {nearest.name}, {needs}{meant}{rest}"
-
-
-def rows_of(path: Path | Traversable, columns: Collection[str] = ()) -> Iterator[tuple[str, dict[str, object]]]:
-    """Each row with its place, in order; of Parquet those columns only, when any are named and there.
-
-    Raises:
-        BadTaskData: it cannot be read, or has a line that is no object.
-    """
-    try:
-        yield from _parquet_rows(path, columns) if isinstance(path, Path) and path.suffix == ".parquet" else _json_rows(path)
-    except (OSError, UnicodeDecodeError) as broken:
-        raise BadTaskData(f"{path}: {getattr(broken, 'strerror', None) or broken}", field="rows") from broken
 
 
 def _all_rows(path: Path | Traversable, layouts: Sequence[Layout[Any]]) -> Iterator[tuple[str, dict[str, object]]]:
@@ -190,51 +184,7 @@ def only_known(row: Row, known: Collection[str], place: str) -> None:
         slips = [f"{name} ({hint(name, sorted(known))})" for name in unknown if close_to(name, known)]
         others = [name for name in unknown if not close_to(name, known)]
         some = f"; known are {', '.join(sorted(known))}" if others else ""
-        raise BadTaskData(f"{place}: unknown fields {', '.join([*slips, *others])}{some}", field="rows")
-
-
-def _json_rows(path: Path | Traversable) -> Iterator[tuple[str, dict[str, object]]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            place = f"{path}:{number}"
-            try:
-                found = json.loads(line.rstrip())  # else a line that breaks off does so in the next one, at column 1
-            except json.JSONDecodeError as broken:
-                raise BadTaskData(f"{place}: no JSON: {broken.msg} at column {broken.colno}", field="rows") from broken
-            except (ValueError, RecursionError) as broken:
-                raise BadTaskData(f"{place}: no JSON: {broken}", field="rows") from broken
-            if not isinstance(found, dict):
-                raise BadTaskData(f"{place}: expected an object, found {type(found).__name__}", field="rows")
-            yield place, found
-
-
-def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[tuple[str, dict[str, object]]]:
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError as missing:
-        raise BadTaskData(f"{path}: Parquet is read by pyarrow: pip install 'rollstream[parquet]'", field="rows") from missing
-    number = 0
-    try:
-        with ParquetFile(path) as file:
-            wanted = [name for name in file.schema_arrow.names if not columns or name in columns]
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
-                for row in batch.to_pylist():
-                    number += 1
-                    place = f"{path}, row {number}"
-                    try:
-                        yield place, plain_map({name: _plain(value) for name, value in row.items()})
-                    except ValueError as broken:
-                        raise BadTaskData(f"{place}: {broken}", field="rows") from broken
-    except ArrowException as broken:
-        raise BadTaskData(f"{path} cannot be read as Parquet: {broken}", field="rows") from broken
-
-
-def _plain(value: object) -> object:
-    """Dates as text: they are in rows to be read by people."""
-    return value.isoformat() if isinstance(value, datetime.date | datetime.datetime | datetime.time) else value
+        raise BadTaskData(f"{place}: unknown fields {', '.join([*slips, *others])}{some}")
 
 
 def _id(row: Row, column: str, taken: Collection[str]) -> str:

@@ -37,7 +37,7 @@ def rows_of_folder(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     """
     folders = [path] if (path / "task.toml").is_file() else sorted(found.parent for found in path.glob("*/task.toml"))
     if not folders:
-        raise BadTaskData(f"{path}: no task.toml in it, nor in a folder of it", field="rows")
+        raise BadTaskData(f"{path}: no task.toml in it, nor in a folder of it")
     for folder in folders:
         yield str(folder), _row(folder)
 

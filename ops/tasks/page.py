@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, cast
@@ -168,7 +169,7 @@ def _option_as_map(option: Option[Any]) -> dict[str, Any]:
 
 
 def _plain(markdown: str) -> str:
-    return markdown.replace("`", "").replace("*", "")
+    return re.sub(r"(?<!`)\*([^*`]+)\*", r"\1", markdown).replace("`", "")
 
 
 def _section(console: Console, name: str, rest: str) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 
 from pipeline.errors import InvalidRequest
+from pipeline.near_names import hint
 from pipeline.requests import TemplateRequest
+from workers.sandbox.spec import Isolation
 
 
 def request_fields(
@@ -43,14 +45,20 @@ def template_request(fields: Mapping[str, object]) -> TemplateRequest:
     Raises:
         InvalidRequest: a field does not fit; says which.
     """
-    return TemplateRequest.parse(dict(fields))
+    found = TemplateRequest.parse(dict(fields))
+    classes = [each.value for each in Isolation]
+    if found.capability not in classes:  # no node serves it: a job would wait for ever, and nothing could be tried
+        raise InvalidRequest(f"no class of sandboxes is called {found.capability!r}; {hint(found.capability, classes)}", field="capability")
+    return found
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
         found = orjson.loads(file.read_bytes())
     except (OSError, orjson.JSONDecodeError) as broken:
-        raise InvalidRequest(f"{file} cannot be read as JSON: {getattr(broken, 'strerror', None) or broken}", field="request") from broken
+        raise InvalidRequest(
+            f"{file} cannot be read: {getattr(broken, 'strerror', None) or f'no JSON: {broken}'}", field="request"
+        ) from broken
     if not isinstance(found, dict):
         raise InvalidRequest(f"{file}: expected an object with the fields of a request", field="request")
     return found
@@ -69,5 +77,8 @@ def _option(text: str) -> tuple[str, object]:
         raise InvalidRequest(f"expected name=value, got {text!r}", field="options")
     try:
         return name, orjson.loads(value)
-    except orjson.JSONDecodeError:
+    except orjson.JSONDecodeError as broken:
+        if value[:1] in ("[", "{"):
+            example = '["bash", "finish"]' if value[0] == "[" else '{"task": "image"}'
+            raise InvalidRequest(f"expected JSON, as in '{name}={example}', got {value!r}", field=f"options.{name}") from broken
         return name, value

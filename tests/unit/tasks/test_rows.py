@@ -92,7 +92,9 @@ def test_what_the_command_line_names_goes_over_the_file(tmp_path: Path) -> None:
     [
         ('{"task": "code"}', [], "is a request for 'code', not for 'math'"),
         ("[1]", [], "expected an object with the fields of a request"),
-        ("{", [], "cannot be read as JSON"),
+        ("{", [], "cannot be read: no JSON"),
+        ("{}", ["tools=[bash]"], r"options.tools: expected JSON, as in 'tools=\[.bash., .finish.\]', got '\[bash\]'"),
+        ('{"capability": "isolated-network"}', [], "capability: no class of sandboxes .*; did you mean 'isolated.network'"),
         ('{"options": 3}', ["a=1"], "options: expected an object"),
         ("{}", ["tools"], "expected name=value, got 'tools'"),
         ('{"limit": {}}', [], "limit"),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
 import time
+from collections import OrderedDict, deque
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -14,7 +18,20 @@ from workers.graders.code.compare import returned_value, same_text, same_value
 from workers.graders.code.inside.plain import NotPlain, from_plain, to_plain
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.complex_numbers(allow_nan=False),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.complex_numbers(allow_nan=False)
+    | st.decimals(allow_nan=False)
+    | st.fractions()
+    | st.dates()
+    | st.datetimes()
+    | st.times()
+    | st.timedeltas()
+    | st.builds(range, st.integers(), st.integers()),
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
     max_leaves=12,
 )
@@ -60,6 +77,15 @@ def test_texts(found: bytes, expected: str, tolerance: float | None, same: bool)
         (float("nan"), float("nan"), None, True),
         (10**400, 1.0, 1e-6, False),
         ([], {}, None, False),
+        (Decimal("1.50"), 1.5, None, True),
+        (Decimal("0.1"), 0.1, None, False),
+        (Decimal("0.1"), 0.1, 1e-9, True),
+        (Decimal("1E+999999999"), 1, None, False),
+        (Decimal("sNaN"), 1.0, 1e-9, False),
+        ([Fraction(1, 2), Fraction(4, 2)], [0.5, 2], None, True),
+        (deque([1, 2]), [1, 2], None, True),
+        (OrderedDict(a=1), {"a": 1}, None, True),
+        (True, 1.0, 1e-6, True),
         ({"a": 1, "b": 2}, {"a": 1}, None, False),
     ],
 )
@@ -69,7 +95,7 @@ def test_values(found: object, expected: object, tolerance: float | None, same: 
     assert same_value(returned, expected, tolerance) is same
 
 
-@pytest.mark.parametrize("value", [{1, 2}, frozenset("a"), b"bytes", 1j, {(1, 2): 3}, [{"a": {3}}]])
+@pytest.mark.parametrize("value", [{1, 2}, range(3), datetime.date(2020, 1, 1), frozenset("a"), b"bytes", 1j, {(1, 2): 3}, [{"a": {3}}]])
 def test_kinds_that_no_expected_value_has_are_no_answers(value: object) -> None:
     with pytest.raises(ValueError, match=r"kind|name"):
         returned_value(json.loads(json.dumps(to_plain(value))))

@@ -190,6 +190,41 @@ def test_mbpp_shows_one_test_and_asks_all(name: str) -> None:
     assert "f(2)" not in problem.question
 
 
+def test_mbpp_plus_is_judged_by_its_many_tests() -> None:
+    whole = "for n in range(100):\n    assert f(n) == n"
+    row = {
+        "task_id": 7,
+        "prompt": "Write f.",
+        "code": "def f(x): return x",
+        "test_list": ["assert f(1) == 1"],
+        "test_imports": [],
+        "test": whole,
+    }
+
+    problem = read(row)
+
+    assert problem.tests.tests == [AssertTest(source=whole, setup="")]
+    assert "assert f(1) == 1" in problem.question
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"question": "?", "tests": [{"source": "assert f( == 1"}]}, "tests"),
+        ({"question": "?", "tests": [{"source": "assert f()"}], "setup": "def"}, "tests"),
+        ({"text": "?", "code": "x = 1", "test_list": ["assert f(1) = 1"]}, "test_list"),
+        ({"text": "?", "code": "x = 1", "test_list": ["assert f(1)"], "test": "print f(1)"}, "test"),
+        ({"prompt": "def f(): ", "test": "def check(candidate) assert", "entry_point": "f"}, "test"),
+        ({"prompt": "class ListNode: ...", "test": "def check(candidate): ...", "entry_point": "Solution().merge"}, "entry_point"),
+    ],
+)
+def test_asserts_that_are_no_program_are_refused_when_they_are_read(row: Row, field: str) -> None:
+    with pytest.raises(BadTaskData) as refused:
+        read(row)
+
+    assert refused.value.field == field
+
+
 @pytest.mark.parametrize(
     "row",
     [

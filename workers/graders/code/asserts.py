@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from workers.graders.code.problem import AssertTest, CodeTests
+from workers.graders.code.problem import AssertTest, CodeTests, RunLimits
 from workers.graders.code.report import failure_of
 from workers.graders.code.runs import GRADER, JUDGE, CleanSandbox, Ran, Run, verdict_without
 from workers.graders.code.verdicts import TestVerdict, Verdict
@@ -22,6 +22,8 @@ MOST_ROUNDS = 20
 """Each one answers all that can be asked without the answers of the next; honest tests take two or three."""
 TOGETHER = 8
 """Programs of tests whose rounds are made together: a round costs two sandboxes, however many take part in it."""
+TESTS_S, MOST_ASKED_BYTES = 10.0, 32 << 20
+"""The tests have their own limits: what they ask holds all their inputs."""
 MOST_NOTED, MOST_NOTED_BYTES = 256, 100_000
 
 Requests = Sequence[object]
@@ -156,13 +158,18 @@ def _batch(source: bytes, one: _Judged, tests: CodeTests) -> Run:
 
 def _tests_run(one: _Judged, tests: CodeTests) -> Run:
     given = {"setup": one.test.setup, "source": one.test.source, "answers": one.answers}
-    return Run(kind=JUDGE, program=b"", given=json.dumps(given).encode(), entry=tests.entry, limits=tests.limits)
+    return Run(kind=JUDGE, program=b"", given=json.dumps(given).encode(), entry=tests.entry, limits=_own_limits(tests))
+
+
+def _own_limits(tests: CodeTests) -> RunLimits:
+    limits = tests.limits
+    return replace(limits, time_s=max(TESTS_S, limits.time_s), output_bytes=max(MOST_ASKED_BYTES, limits.output_bytes))
 
 
 def _said_by_tests(ran: Ran, tests: CodeTests) -> dict[str, object]:
     if ran.report is None:
         raise GraderError(f"the tests came to no end: {ran.why}", grader=GRADER)
-    failed = failure_of(ran.report, tests.limits, ran.notices)
+    failed = failure_of(ran.report, _own_limits(tests), ran.notices)
     if failed is not None:
         raise GraderError(f"the tests came to {failed.verdict} with these answers: {failed.why}", grader=GRADER)
     said = json.loads(ran.report.result)

@@ -5,15 +5,17 @@ empty lines in the middle and blanks at the beginning included. With a tolerance
 two has a point or an exponent; whole numbers are compared as they are written.
 
 Values are compared as Python compares them, but that a tuple is the same as a list (the expected values come from JSON) and a map's
-names are the same as their texts. With a tolerance, a float anywhere inside may differ by it.
+names are the same as their texts. With a tolerance, a float anywhere inside may differ by it. Decimals and fractions are numbers.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
+from fractions import Fraction
 
-from workers.graders.code.inside.plain import TAG
+from workers.graders.code.inside.plain import TAG, library_value
 
 BLANKS = b" \t\r\f\v"
 NUMBER = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
@@ -83,7 +85,7 @@ def _returned(written: object) -> object:
     if TAG not in written:
         return {name: _returned(one) for name, one in written.items()}
     kind, *rest = written[TAG]
-    if kind == "tuple":
+    if kind in ("tuple", "deque"):
         return [_returned(one) for one in rest]
     if kind == "dict":
         named = [(_name(_returned(name)), _returned(one)) for name, one in rest]
@@ -94,6 +96,8 @@ def _returned(written: object) -> object:
         return int(rest[0], 16)
     if kind == "float":
         return float(rest[0])
+    if kind in ("decimal", "fraction"):
+        return library_value(kind, [_returned(one) for one in rest])
     raise ValueError(f"a value of the kind {str(kind)[:80]}")
 
 
@@ -105,7 +109,7 @@ def same_value(found: object, expected: object, float_tol: float | None = None) 
     """
     try:
         return _same_value(found, expected, float_tol)
-    except (RecursionError, OverflowError, ValueError):
+    except (RecursionError, ArithmeticError, ValueError):
         return False
 
 
@@ -119,8 +123,8 @@ def _same_value(found: object, expected: object, float_tol: float | None) -> boo
             return False
         named, wanted = ({_name(name): value for name, value in each.items()} for each in (found, expected))
         return named.keys() == wanted.keys() and all(_same_value(named[name], value, float_tol) for name, value in wanted.items())
-    if isinstance(found, float) or isinstance(expected, float):
-        if not isinstance(found, int | float) or not isinstance(expected, int | float):
+    if isinstance(found, float | Decimal | Fraction) or isinstance(expected, float):
+        if not isinstance(found, int | float | Decimal | Fraction) or not isinstance(expected, int | float):
             return False
         if math.isnan(found) and math.isnan(expected):
             return True

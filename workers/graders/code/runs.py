@@ -38,7 +38,7 @@ FILES = {
     "stdio": RUNNER,
     "call": ("plain", *RUNNER, "calls"),
     "batch": ("plain", *RUNNER, "calls", "batch"),
-    "judge": ("plain", *RUNNER, "calls", "judge"),
+    "judge": ("plain", *RUNNER, "calls", "arrays", "judge"),
 }
 """What runs a program of each kind."""
 JUDGE = "judge"

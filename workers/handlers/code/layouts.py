@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from workers.graders.code import AssertTest, CallTest, CodeTests, RunLimits, StdioTest, Test
-from workers.handlers.code.problem import MAX_CHARS, MAX_TESTS, Problem
+from workers.handlers.code.problem import MAX_CHARS, MAX_TESTS, Problem, why_no_program
 from workers.handlers.code.public_layouts import PUBLIC
 from workers.handlers.task_data import BadTaskData, Layout, Row, only_known, text_of
 
@@ -61,6 +61,9 @@ def _test(test: object, entry: str, setup: str, place: str) -> Test:
             raise BadTaskData(f"{place}: a test that calls, and the row has no entry", field="entry")
         return CallTest(arguments=list(test["args"]), accepted=[test["expected"], *test.get("also", ())])
     if names == {"source"} and isinstance(test["source"], str) and test["source"].strip():
+        why = why_no_program(setup) or why_no_program(test["source"])
+        if why:
+            raise BadTaskData(f"{place}: expected a program of asserts: {why}", field="tests")
         return AssertTest(source=test["source"], setup=setup)
     raise BadTaskData(f"{place}: expected stdin and expected, args and expected, or source; found {sorted(map(str, names))}", field="tests")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from dataclasses import dataclass
 
 from workers.graders.code import AssertTest, CodeTests
@@ -13,6 +15,22 @@ MAX_TESTS = 1_000
 """Of one row. Data sets with more have them cut by the option `max_tests`."""
 _FUTURE = re.compile(r"^from __future__ import (?:\([^)]*\)|[^\n]*)", re.MULTILINE)
 """Python wants these before all else."""
+
+
+MOST_PARSED = 50_000
+"""Characters of a program of tests that is looked at when a row is read."""
+
+
+def why_no_program(source: str) -> str:
+    """Why a program of tests cannot be one; empty when it can, or is too long to look at here: each stage of a job reads its row."""
+    if len(source) > MOST_PARSED:
+        return ""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as broken:
+        return f"{type(broken).__name__}: {broken}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from workers.graders.code import AssertTest, CallTest, CodeTests, StdioTest, Test
 from workers.handlers.code.pickled_text import NotPickledTextError, packed_text
-from workers.handlers.code.problem import MAX_CHARS, MAX_TESTS, Problem
+from workers.handlers.code.problem import MAX_CHARS, MAX_TESTS, Problem, why_no_program
 from workers.handlers.task_data import BadTaskData, Layout, Row, json_of, text_of
 
 _INTEGER = re.compile(r"-?\d+\Z")
@@ -161,6 +161,11 @@ def _cases(row: Row, name: str, place: str) -> list[Mapping[str, object]]:
 def _human_eval(row: Row, place: str) -> Problem:
     prompt, entry = text_of(row, "prompt", place, longest=MAX_CHARS), text_of(row, "entry_point", place).strip()
     test = text_of(row, "test", place, longest=1 << 20)
+    if not entry.isidentifier():
+        raise BadTaskData(
+            f"{place}: expected the name of a function, found {entry!r:.80}: methods of objects are not called here", field="entry_point"
+        )
+    _parsed(test, place, "test")
     solution = row.get("canonical_solution")
     before, found, _ = prompt.partition(f"def {entry}(")
     return Problem(
@@ -176,16 +181,27 @@ def _mbpp(row: Row, place: str) -> Problem:
     if not isinstance(listed, list | tuple) or not listed or not all(isinstance(test, str) and test.strip() for test in listed):
         raise BadTaskData(f"{place}: expected a list of asserts, found {listed!r:.80}", field="test_list")
     _count(len(listed), place, "test_list")
+    whole = _text(row, "test").strip()  # MBPP+: those of the list, and many more
     imports = row.get("test_imports")
     setup = "\n".join([*(imports if isinstance(imports, list | tuple) else ()), _text(row, "test_setup_code")])
     name = "text" if row.get("text") else "prompt"
     question = text_of(row, name, place, longest=MAX_CHARS).strip()
     solution = _text(row, "code")
+    sources = [whole] if whole else listed
+    for source in (setup, *sources):
+        _parsed(source, place, "test" if whole else "test_list")
     return Problem(
         question=f"{question}\n\nIt is called like this:\n\n```python\n{listed[0].strip()}\n```",
-        tests=CodeTests(tests=[AssertTest(source=test, setup=setup) for test in listed]),
+        tests=CodeTests(tests=[AssertTest(source=source, setup=setup) for source in sources]),
         solutions=(solution,) if solution.strip() else (),
     )
+
+
+def _parsed(source: str, place: str, field: str) -> None:
+    """Refuses what is no program; a very long one is not looked at, as that takes long."""
+    why = why_no_program(source)
+    if why:
+        raise BadTaskData(f"{place}: expected a program of asserts: {why}", field=field)
 
 
 def _text(row: Row, name: str) -> str:

@@ -5,6 +5,7 @@ A request is data:
     {"name": text}                                  what the program calls so
     {"call": [request, [arguments], {named}], "n": count}
     {"attr": [request, text]}
+    {"set": [request, text, request], "n": count}   gives an object's attribute a value
     {"of": [operation, request, ...], "n": count}   `value`, `items`, `len`, `str`, `item`: of an object that is no plain value
     {"plain": value}  {"list": [...]}  {"tuple": [...]}  {"dict": [[name, value], ...]}
 
@@ -86,6 +87,10 @@ def _done(request: Any, names: dict[str, Any], entry: str, known: dict[str, Any]
         raise NameError(f"name {name!r} is not defined")
     if "of" in request:
         return _operation(request["of"][0], [of(one) for one in request["of"][1:]])
+    if "set" in request:
+        holder, attribute, value = request["set"]
+        setattr(of(holder), attribute, of(value))
+        return None
     function, arguments, named = request["call"]
     return of(function)(*[of(one) for one in arguments], **{name: of(one) for name, one in named.items()})
 

@@ -1,9 +1,9 @@
 """Runs a program of tests without the program that is tested; comes after `calls.py`.
 
-What the tests call is answered from what is known. A call that is not known yet is noted, and stands for a value that nobody has: whoever
-needs it is given up for this round, an assertion by itself, anything else with its whole statement. All that was asked, in order, goes to
-the program under test in a process and a sandbox of its own, and the tests run again with its answers. A round in which nothing new was
-asked is the judgement; no other one says anything.
+What the tests call is answered from what is known. A call that is not known yet is noted, and stands for a value that nobody has. Whoever
+needs it is given up for this round: an assertion by itself, as a call that stands alone, a turn of a loop over things, or an element of a
+list; anything else with its whole statement. All that was asked, in order, goes to the program under test in a process and a sandbox of its
+own, and the tests run again with its answers. A round in which nothing new was asked is the judgement; no other one says anything.
 
 So the expected values, which are in the text of the tests, are never where the tested program is or was.
 
@@ -27,6 +27,7 @@ TYPE_CHECKING = False  # of `typing`, without loading it
 if TYPE_CHECKING:
     from typing import Any
 
+    from workers.graders.code.inside.arrays import stand_in_for_numpy
     from workers.graders.code.inside.calls import USUAL_MODULES
     from workers.graders.code.inside.plain import NotPlain, from_plain, to_plain
     from workers.graders.code.inside.runner import PROGRAMS, write_all
@@ -36,7 +37,7 @@ CANDIDATE = "candidate"
 SEED = 20_261
 NOT_RAISED = (UnicodeError, StopIteration, StopAsyncIteration)
 """The first needs more than a text; the others would end a loop of the tests as if it were done."""
-MOST_ASKED = 20_000
+MOST_ASKED, MOST_PASSED_OVER = 20_000, 5_000
 TOLD_CHARS = 500
 
 
@@ -60,6 +61,13 @@ class Asked:
         self.all: list[Any] = []
         self.counts: dict[str, int] = {}
         self.has_new = False
+        self.passed_over = 0
+
+    def pass_over(self) -> None:
+        """Notes that a part was given up; after too many what it is in is given up too: a loop may wait for an answer to end."""
+        self.passed_over += 1
+        if self.passed_over > MOST_PASSED_OVER:
+            raise GivenUp
 
     def counted(self, request: Any) -> Any:
         """The request with its count."""
@@ -105,7 +113,8 @@ class Stand:
         return Attribute(asked, {"attr": [request, name]}, True)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise TypeError("tests cannot change objects of the tested program")
+        asked, request, _ = object.__getattribute__(self, "_parts")
+        asked.answer(asked.counted({"set": [request, name, _request(value)]}))
 
     def __eq__(self, other: object) -> bool:
         self._needed()
@@ -213,12 +222,80 @@ def _request(value: object) -> Any:
         raise
 
 
-class AssertionsApart(ast.NodeTransformer):
-    """Lets an assertion that was given up be passed over by itself."""
+class Apart(ast.NodeTransformer):
+    """Lets parts of the tests be passed over by themselves when they are given up."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        caught = ast.ExceptHandler(type=ast.Name(id="__given_up__", ctx=ast.Load()), name=None, body=[ast.Pass()])
-        return ast.copy_location(ast.Try(body=[node], handlers=[caught], orelse=[], finalbody=[]), node)
+        return self._passed_over(node)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        return self._passed_over(node)
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        self.generic_visit(node)
+        node.body = [self._caught(node, node.body)]
+        return node
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        return self._one_by_one(node, "__list__")
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Name) and node.func.id == "all" and len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp):
+            return self._one_by_one(node.args[0], "__all__")
+        self.generic_visit(node)
+        return node
+
+    def _passed_over(self, node: ast.stmt) -> ast.stmt:
+        self.generic_visit(node)
+        return self._caught(node, [node])
+
+    def _caught(self, node: ast.stmt, body: list[ast.stmt]) -> ast.stmt:
+        note = ast.Expr(value=ast.Call(func=ast.Name(id="__passed_over__", ctx=ast.Load()), args=[], keywords=[]))
+        caught = ast.ExceptHandler(type=ast.Name(id="__given_up__", ctx=ast.Load()), name=None, body=[note])
+        return ast.copy_location(ast.Try(body=body, handlers=[caught], orelse=[], finalbody=[]), node)
+
+    def _one_by_one(self, node: ast.ListComp | ast.GeneratorExp, function: str) -> ast.AST:
+        """Each element as a function without arguments: `function` calls them in turn."""
+        self.generic_visit(node)
+        if any(isinstance(inner, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)) for inner in ast.walk(node.elt)):
+            return node if isinstance(node, ast.ListComp) else _call("all", node)
+        nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+        each = ast.GeneratorExp(elt=ast.Lambda(args=nothing, body=node.elt), generators=node.generators)
+        return ast.copy_location(_call(function, each), node)
+
+
+def _call(function: str, argument: ast.expr) -> ast.expr:
+    return ast.Call(func=ast.Name(id=function, ctx=ast.Load()), args=[argument], keywords=[])
+
+
+def list_of(elements: Any) -> list[Any]:
+    """What the elements are; given up at the end when one of them was."""
+    found, is_given_up = [], False
+    for element in elements:
+        try:
+            found.append(element())
+        except GivenUp:
+            is_given_up = True
+    if is_given_up:
+        raise GivenUp
+    return found
+
+
+def all_of(elements: Any) -> bool:
+    """Whether all are true; given up when that is not known."""
+    is_given_up = False
+    for element in elements:
+        try:
+            if not element():
+                break
+        except GivenUp:
+            is_given_up = True
+    else:
+        if not is_given_up:
+            return True
+    if is_given_up:
+        raise GivenUp
+    return False
 
 
 def run_judge(order: dict[str, str], program: bytes, given: bytes, files: dict[str, int]) -> None:
@@ -234,8 +311,10 @@ def judged(source: str, asked: Asked) -> dict[str, Any]:
     """What the tests come to: `asked` = these are the questions; `passed`, `failed`, `raised` = the judgement; `broken` = there is none."""
     random.seed(SEED)
     try:
-        tree = AssertionsApart().visit(ast.parse(source, "tests.py"))
-        names: dict[str, Any] = {"__name__": "tests", "__given_up__": GivenUp, "__builtins__": builtins}
+        tree = Apart().visit(ast.parse(source, "tests.py"))
+        names: dict[str, Any] = {"__name__": "tests", "__given_up__": GivenUp, "__passed_over__": asked.pass_over, "__builtins__": builtins}
+        names.update(__list__=list_of, __all__=all_of)
+        stand_in_for_numpy()
         for name in unknown_names(ast.parse(source, "tests.py")):
             names[name] = importlib.import_module(name) if name in USUAL_MODULES else Stand(asked, {"name": name}, True)
         names.setdefault(CANDIDATE, Stand(asked, {"name": CANDIDATE}, True))
@@ -245,7 +324,7 @@ def judged(source: str, asked: Asked) -> dict[str, Any]:
     if asked.has_new:
         return {"asked": asked.all}
     if not asked.all:
-        return {"broken": "the tests call nothing of the tested program"}
+        return {"broken": str(outcome.get("raised") or "the tests call nothing of the tested program")}
     return outcome
 
 

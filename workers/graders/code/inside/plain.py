@@ -4,7 +4,8 @@ Only kinds that Python itself brings are written, by what they hold and not by w
 `__str__` or a `tolist` of its own nothing but the value below it travels, or `NotPlain` is raised. Reading makes nothing but such values.
 
     as they are         null, booleans, texts, finite numbers, lists, maps whose keys are texts
-    {"~": [kind, ...]}  tuples, sets, frozen sets, other maps, bytes, complex numbers, numbers JSON has not, long integers (hexadecimal)
+    {"~": [kind, ...]}  tuples, sets, frozen sets, other maps, bytes, complex numbers, numbers JSON has not, long integers (hexadecimal),
+                        deques, ranges, decimals, fractions, days, times, stretches of time
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 TAG = "~"
 LONG_BITS = 1024
 """Integers from here on travel as hexadecimal: Python refuses to read more than 4300 decimal digits."""
+MOST_FRACTION_BITS, MOST_DECIMAL_CHARS = 8192, 4096
+"""Longer ones are more than data: making a fraction takes the square of its length."""
 
 
 class NotPlain(Exception):
@@ -58,7 +61,38 @@ def _written(value: Any) -> Any:
         return {TAG: ["bytes", value.hex()]}
     if kind is complex:
         return {TAG: ["complex", float.__repr__(value.real), float.__repr__(value.imag)]}
-    return _written(_below(value))
+    if kind is range:
+        return {TAG: ["range", *[_written(one) for one in (value.start, value.stop, value.step)]]}
+    of_library = _of_library(value)
+    return _written(_below(value)) if of_library is None else {TAG: of_library}
+
+
+def _of_library(value: Any) -> list[Any] | None:
+    """A value of the standard library's that is data, by its kind; None when it is something else."""
+
+    def is_a(module: str, name: str) -> bool:
+        loaded = sys.modules.get(module)
+        return loaded is not None and type(value) is getattr(loaded, name, None)
+
+    if is_a("collections", "deque"):
+        return ["deque", *[_written(one) for one in value]]
+    if is_a("decimal", "Decimal"):
+        text = str(value)
+        if len(text) <= MOST_DECIMAL_CHARS:
+            return ["decimal", text]
+    elif is_a("fractions", "Fraction"):
+        parts = [value.numerator, value.denominator]
+        if all(type(part) is int and part.bit_length() <= MOST_FRACTION_BITS for part in parts):
+            return ["fraction", *[_written(part) for part in parts]]
+    elif is_a("datetime", "date"):
+        return ["date", value.year, value.month, value.day]
+    elif is_a("datetime", "timedelta"):
+        return ["timedelta", value.days, value.seconds, value.microseconds]
+    elif is_a("datetime", "datetime") and value.tzinfo is None:
+        return ["datetime", value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond]
+    elif is_a("datetime", "time") and value.tzinfo is None:
+        return ["time", value.hour, value.minute, value.second, value.microsecond]
+    return None
 
 
 def _below(value: Any) -> Any:
@@ -79,9 +113,6 @@ def _below(value: Any) -> Any:
         return frozenset(frozenset.__iter__(value))
     if isinstance(value, set):
         return set(set.__iter__(value))
-    collections = sys.modules.get("collections")
-    if collections is not None and type(value) is getattr(collections, "deque", None):
-        return list(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         return value.tolist()
@@ -119,6 +150,38 @@ def _read(written: Any) -> Any:
     if kind == "dict":
         return {_read(name): _read(one) for name, one in rest}
     makers: Any = {"tuple": tuple, "set": set, "frozenset": frozenset}
-    if kind not in makers:
+    if kind in makers:
+        return makers[kind]([_read(one) for one in rest])
+    return library_value(kind, [_read(one) for one in rest])
+
+
+def library_value(kind: str, parts: list[Any]) -> Any:
+    """A value of the standard library's.
+
+    Raises:
+        ValueError: there is no such kind, or none of these parts.
+    """
+    if kind == "deque":
+        import collections
+
+        return collections.deque(parts)
+    if kind == "decimal" and len(parts) == 1 and type(parts[0]) is str and len(parts[0]) <= MOST_DECIMAL_CHARS:
+        import decimal
+
+        try:
+            return decimal.Decimal(parts[0])
+        except ArithmeticError:
+            raise ValueError("no decimal number") from None
+    if not all(type(part) is int and part.bit_length() <= MOST_FRACTION_BITS for part in parts):
         raise ValueError("an unknown kind of value")
-    return makers[kind]([_read(one) for one in rest])
+    if kind == "range":
+        return range(*parts)
+    if kind == "fraction" and len(parts) == 2 and parts[1]:
+        import fractions
+
+        return fractions.Fraction(*parts)
+    if kind in ("date", "time", "datetime", "timedelta"):
+        import datetime
+
+        return getattr(datetime, kind)(*parts)
+    raise ValueError("an unknown kind of value")

@@ -44,7 +44,7 @@ Keys of a run, renewed while its trainer is in contact, gone `ttl_ms` after:
     vals:<run>          hash    validation's index -> `<state> <serial> <incarnation> <digest> <pin>` · open_validation, end_validation
     mon:<run>           list    one line a closed group, the newest few hundred, for the monitors · account
     tp:<run>:<hash>     string  body of a job template · accept
-    gw:<run>            string  `open` while `/process` of its gateway takes jobs · gateway
+    gw:<run>            string  words that its gateway remembers: `open` while `/process` takes jobs, `ended` = no more prompts · gateway
     done:<run>:<day>    set     tombstones of units that were acked, two days · ack
 
 Keys of a job, which outlive its deadline by `ttl_ms`, and of a result, until it is acked:

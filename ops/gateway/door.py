@@ -1,7 +1,6 @@
 """Whether `/process` takes jobs: opened by `/start`, closed by `/stop`, and remembered over a restart of the gateway.
 
-It stands in Redis, in a key of its own with an expiry, since a trainer that opened it does not learn of a restart. What is in flight
-stands in memory: a call and its gateway end together.
+What is in flight is not remembered: a call and its gateway end together.
 """
 
 from __future__ import annotations
@@ -11,42 +10,27 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.keys import Keys
-from pipeline.redis_client import AsyncClient, ask
-
-OPEN = b"open"
+from ops.gateway.memory import Memory
 
 
 class Door:
-    """The state between `/start` and `/stop`.
+    """The state between `/start` and `/stop`."""
 
-    Args:
-        ttl_s: how long an open door is remembered after its last use.
-    """
-
-    def __init__(self, client: AsyncClient, keys: Keys, run: str, *, ttl_s: float) -> None:
-        self._client = client
-        self._key = keys.gateway(run)
-        self._ttl_ms = int(ttl_s * 1000)
-        self.is_open = False
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
         self.closed = asyncio.Event()
         """Set when this opening ends; each one has its own."""
         self.jobs: Counter[str] = Counter()
         """Full ids of jobs that calls of `/process` wait for, with how many do."""
 
-    async def load(self) -> None:
-        """Opens it when an earlier process of this run left it open."""
-        if await ask(self._client, "GET", self._key) == OPEN:
-            await self.open()
+    @property
+    def is_open(self) -> bool:
+        return "open" in self._memory
 
     async def open(self) -> None:
         """From here on `/process` takes jobs."""
-        await self.renew()
-        self.is_open, self.closed = True, asyncio.Event()
-
-    async def renew(self) -> None:
-        """Makes it remembered for as long again."""
-        await ask(self._client, "SET", self._key, OPEN, "PX", self._ttl_ms)
+        await self._memory.note("open", holds=True)
+        self.closed = asyncio.Event()
 
     @contextmanager
     def waiting(self, job: str) -> Iterator[asyncio.Event]:
@@ -61,10 +45,9 @@ class Door:
 
     async def close(self) -> list[str]:
         """Takes no more jobs and lets waiting calls go; returns the ids of their jobs."""
-        self.is_open = False
+        await self._memory.note("open", holds=False)
         jobs = list(self.jobs)
         self.closed.set()
-        await ask(self._client, "DEL", self._key)
         return jobs
 
 

@@ -20,7 +20,7 @@ from pipeline.redis_client import ask
 from trainer_client import BodyMissing, Result, WaitTimeout
 
 MARGIN_S = 5.0
-"""The queue ends a job at its wall deadline, and then its record comes; a call waits this much longer for it."""
+"""The queue ends a job at its wall deadline, and then its record comes; a call waits this much longer for it, at most as long again."""
 SUBMIT_S = 10.0
 """A full queue is waited for, since these clients do not come back."""
 V1 = "/v1"
@@ -132,7 +132,7 @@ class OriginalRoutes:
         with gateway.door.waiting(job) as closed:
             try:
                 await gateway.work.submit([asked.request], wait_s=SUBMIT_S)
-                wall_s = asked.request.wall_s + MARGIN_S
+                wall_s = asked.request.wall_s + min(MARGIN_S, asked.request.wall_s)
                 result = await wait_for_result(gateway, job, wall_s, closed=closed, cancel_on_disconnect=cancels)
             except Closed:
                 why = f"it was stopped while job {asked.job_id!r} ran, which was cancelled: POST /start, and send it under another job_id"

@@ -92,8 +92,8 @@ def refusal_of(error: Exception) -> Refusal:
             return Refusal(
                 503,
                 "fenced",
-                f"another client holds the run {error.run!r} since: this gateway ends. Jobs go on; ask the gateway that took over, or "
-                "give each gateway a run of its own (--run)",
+                f"another client took the run {error.run!r} over, so this gateway ends: ask the one that took it, or give each a run of "
+                "its own (--run)",
             )
         case RunClosed():
             return Refusal(

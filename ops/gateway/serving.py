@@ -27,6 +27,7 @@ from ops.gateway.bodies import BodyBudget
 from ops.gateway.connections import ACCEPT_BACKLOG, Connections
 from ops.gateway.door import Door
 from ops.gateway.events import Events
+from ops.gateway.memory import Memory
 from ops.gateway.metrics import Metrics
 from ops.gateway.original_request import OriginalRequests
 from ops.gateway.refusals import refusal_of
@@ -39,6 +40,7 @@ from pipeline.errors import BrokerError, InvalidRequest, RollstreamError
 from pipeline.keys import Keys, shard_of
 from pipeline.process import Shutdown
 from pipeline.redis_client import command_client, reader_client
+from pipeline.scripts.step_calls import StepScripts
 from pipeline.settings import QueueSettings
 from pipeline.streams import BLOCK_S
 from trainer_client import ClientClosed, connect
@@ -84,6 +86,10 @@ async def serve(
         stack.push_async_callback(reader.aclose)
         run = await stack.enter_async_context(connect(queue, run=settings.run))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        memory = Memory(client, keys, run.id, ttl_s=queue.run_keys_ttl_s)
+        await memory.load()
+        if "ended" in memory:
+            await StepScripts(client, keys).end_prompts(run.id, run.incarnation)
         gateway = Gateway(
             settings=settings,
             queue=queue,
@@ -91,7 +97,8 @@ async def serve(
             client=client,
             keys=keys,
             work=Work(run, settings),
-            door=Door(client, keys, run.id, ttl_s=queue.run_keys_ttl_s),
+            memory=memory,
+            door=Door(memory),
             steps=Steps(run, tasks),
             events=Events(client, reader, keys.results(run.id), most=settings.max_streams),
             budget=BodyBudget(one=settings.max_body_bytes, all_of_them=settings.max_bodies_bytes, seconds=settings.body_s),
@@ -101,7 +108,6 @@ async def serve(
             metrics=Metrics(),
             tasks=tasks,
         )
-        await gateway.door.load()
         application = GatewayApplication(gateway, guard)
         async with _background(gateway) as ended, _listening(gateway, application, listener) as url:
             needs_token = bool(guard.files)
@@ -156,8 +162,7 @@ async def _sweeping(gateway: Gateway, stop: asyncio.Event) -> None:
                 await stop.wait()
         try:
             gone = await gateway.work.sweep()
-            if gateway.door.is_open:
-                await gateway.door.renew()
+            await gateway.memory.renew()
         except ClientClosed:
             return
         except (BrokerError, RollstreamError) as error:
@@ -178,9 +183,8 @@ async def _until_told(gateway: Gateway, shutdown: Shutdown, ended: asyncio.Futur
         told.cancel()
     if not ended.done():
         return EXIT_OK
-    why = refusal_of(ended.result()).detail
-    log.error("run_lost", run=gateway.run.id, why=why)
-    gateway.farewell = why
+    gateway.farewell = refusal_of(ended.result())
+    log.error("run_lost", run=gateway.run.id, why=gateway.farewell.detail)
     gateway.leaving.set()
     return EXIT_FENCED
 

@@ -14,6 +14,7 @@ from ops.gateway.bodies import BodyBudget
 from ops.gateway.connections import Connections
 from ops.gateway.door import Door
 from ops.gateway.events import Events
+from ops.gateway.memory import Memory
 from ops.gateway.metrics import Metrics
 from ops.gateway.original_request import OriginalRequests
 from ops.gateway.refusals import Refusal
@@ -29,6 +30,7 @@ from trainer_client import Run
 
 log = structlog.get_logger(__name__)
 
+RETRY_S = 5.0
 LATER_S = 10.0
 """For what is done beside the calls: no end of the gateway waits longer for it."""
 DELIVERS = web.RequestKey("delivers", str)
@@ -45,6 +47,7 @@ class Gateway:
     client: AsyncClient
     keys: Keys
     work: Work
+    memory: Memory
     door: Door
     steps: Steps
     events: Events
@@ -60,7 +63,7 @@ class Gateway:
     """Set when the grace is over: whoever waits is told where to find the result."""
     connections: Connections | None = None
     """None before it listens."""
-    farewell: str = ""
+    farewell: Refusal | None = None
     """Why it leaves, when that is not a person's wish."""
 
     def connections_now(self) -> dict[str, float]:
@@ -79,24 +82,20 @@ class Gateway:
         if self.draining.is_set():
             raise self.goodbye()
 
-    def goodbye(self, job: str = "") -> Refusal:
+    def goodbye(self, job: str = "", why: Refusal | None = None) -> Refusal:
         """What a call is told that cannot be answered any more.
 
         Args:
             job: full id of the job that it waits for.
+            why: what ended the wait; default: why the gateway leaves.
         """
+        why = why or self.farewell or Refusal(503, "draining", "the gateway is ending and takes no jobs")
         if not job:
-            why = self.farewell or "the gateway is ending and takes no jobs"
-            return Refusal(503, "draining", f"{why}: send it again to its next process", retry_after_s=5.0)
+            return Refusal(503, why.error, f"{why.detail}: send it again to its next process", retry_after_s=RETRY_S)
         name = self.work.client_id(job)
-        why = self.farewell or "the gateway is ending"
-        return Refusal(
-            503,
-            "draining",
-            f"{why}; the job goes on: send the same request with this job_id again, or fetch /jobs/{name}, at its next process",
-            retry_after_s=5.0,
-            more={"job_id": name, "result": f"/jobs/{name}"},
-        )
+        where = f"job {name!r} goes on: send the same request under this id again, or fetch /jobs/{name}, at its next process"
+        more: dict[str, object] = {"job_id": name, "result": f"/jobs/{name}"}
+        return Refusal(503, why.error, f"{why.detail}; {where}", retry_after_s=RETRY_S, more=more)
 
     def later(self, what: str, work: Awaitable[object]) -> None:
         """Does something beside the calls; what goes wrong with it is in the log."""

@@ -62,6 +62,8 @@ class StepRoutes:
         fresh = await self._scripts.push_prompts(run.id, run.incarnation, encoded) if encoded else []
         if asked.end:
             await self._scripts.end_prompts(run.id, run.incarnation)
+        if asked.end != ("ended" in gateway.memory):
+            await gateway.memory.note("ended", holds=asked.end)
         return json_answer({"pushed": sum(fresh), "known": len(fresh) - sum(fresh), "ended": asked.end})
 
     async def ask(self, request: web.Request) -> web.StreamResponse:

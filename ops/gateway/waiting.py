@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from ops.gateway.refusals import Refusal
+from ops.gateway.refusals import Refusal, refusal_of
 from ops.gateway.state import Gateway
-from trainer_client import Result
+from pipeline.errors import StaleIncarnation
+from trainer_client import ClientClosed, Result
 
 CANCEL_HEADER = "X-Cancel-On-Disconnect"
 LONGEST_WAIT_S = 600.0
@@ -49,7 +50,10 @@ async def wait_for_result(
             task.cancel()
     result = waits["result"]
     if result.done():
-        return result.result()
+        try:
+            return result.result()
+        except (StaleIncarnation, ClientClosed) as ended:
+            raise gateway.goodbye(job, refusal_of(ended)) from None
     if gateway.leaving.is_set():
         raise gateway.goodbye(job)
     raise Closed

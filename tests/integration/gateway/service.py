@@ -19,6 +19,7 @@ from pipeline.process import Shutdown
 from pipeline.settings import QueueSettings
 from workers.llm.scripted import Problem, ScriptedServer, ServerOptions
 from workers.llm.scripted.options import Latency
+from workers.llm.scripted.policy import PolicyOptions
 from workers.settings import WorkerSettings
 from workers.worker import serve as serve_stage
 
@@ -72,6 +73,13 @@ class Service:
     async def code(self) -> int:
         """Its exit code, when it has left."""
         return await asyncio.wait_for(self.task, 20)
+
+
+async def read_text(service: Service, path: str) -> str:
+    """An answer that is no JSON."""
+    async with service.client.session.get(service.url + path) as response:
+        assert response.status == 200
+        return await response.text()
 
 
 @asynccontextmanager
@@ -128,7 +136,8 @@ async def _end(tasks: list[asyncio.Task[int]]) -> None:
 async def model(folder: Path, *, per_token_s: float = 0.0, name: str = "model.sock") -> AsyncIterator[ScriptedServer]:
     """A scripted model server that solves what `question` asks."""
     problems = [Problem(question=question(number), answer=str(number + number)) for number in range(32)]
-    options = ServerOptions(latency=Latency(per_token_s=per_token_s, sigma=0.0))
+    policy = PolicyOptions(long_rate=0.0, mean_steps=2.0)
+    options = ServerOptions(latency=Latency(per_token_s=per_token_s, sigma=0.0), policy=policy)
     async with ScriptedServer(options, problems, socket_path=folder / name) as server:
         yield server
 

@@ -1,0 +1,163 @@
+"""What becomes of a job when its call ends early: the client goes, the gateway leaves, is killed and started again, or is fenced."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from ops.gateway import EXIT_FENCED
+from pipeline.keys import Keys
+from pipeline.redis_client import AsyncClient, ask
+from pipeline.settings import QueueSettings
+from pipeline.testing import wait_until
+from tests.integration.gateway.service import PARAMS, RUN, Answer, Service, gateway, instance, model, workers
+
+pytestmark = pytest.mark.one_server
+
+
+async def begin(service: Service, address: str) -> None:
+    await service.client.post("/add_llm_server", {"address": address})
+    assert (await service.client.post("/start")).status == 200
+
+
+def calling(service: Service, job: str, **more: object) -> asyncio.Task[Answer]:
+    """A call of `/process` that is under way."""
+    body = {"instance": instance(), "sampling_params": PARAMS, "job_id": job, **more}
+    return asyncio.create_task(service.client.post("/process", body), name=job)
+
+
+async def is_there(client: AsyncClient, keys: Keys, *jobs: str) -> bool:
+    return all([await ask(client, "EXISTS", keys.job(f"{RUN}.{job}")) for job in jobs])
+
+
+async def state_of(service: Service, job: str) -> str:
+    return str((await service.client.get(f"/jobs/{job}")).body.get("state"))
+
+
+async def test_a_client_that_goes_cancels_its_job_only_when_it_asked_for_that(
+    service: Service, client: AsyncClient, keys: Keys, queue: QueueSettings, tmp_path: Path
+) -> None:
+    """By field and by header; the job of one that did not ask runs, and its result is fetched by another client."""
+    await begin(service, f"unix:{tmp_path / 'model.sock'}")
+    by_field, stays = calling(service, "field", cancel_on_disconnect=True), calling(service, "stays")
+    by_header = asyncio.create_task(
+        service.client.post(
+            "/process",
+            {"instance": instance(), "sampling_params": PARAMS, "job_id": "header"},
+            headers={"X-Cancel-On-Disconnect": "true"},
+        )
+    )
+    await wait_until(lambda: is_there(client, keys, "field", "header", "stays"), "the jobs were accepted")
+
+    for call in (by_field, by_header, stays):
+        call.cancel()
+    await asyncio.gather(by_field, by_header, stays, return_exceptions=True)
+
+    async def both_ended() -> bool:
+        return [await state_of(service, job) for job in ("field", "header")] == ["done", "done"]
+
+    await wait_until(both_ended, "the two jobs were cancelled")
+    assert (await service.client.get("/jobs/field")).body["result"]["outcome"] == "cancelled"
+    assert await state_of(service, "stays") == "ready"
+    async with model(tmp_path), workers(queue, tmp_path):
+        fetched = await service.client.get("/jobs/stays", params={"wait_s": "20"})
+    assert (fetched.body["state"], fetched.body["result"]["outcome"]) == ("done", "ok")
+    assert (await service.client.get("/jobs/stays/trajectory")).status == 200
+
+
+async def test_a_gateway_that_leaves_says_where_the_result_will_be_and_the_next_one_has_it(
+    queue: QueueSettings, client: AsyncClient, keys: Keys, tmp_path: Path
+) -> None:
+    """The door is still open at the next process, and the same request attaches to the same job."""
+    async with gateway(queue, tmp_path, grace_s=0.0) as first:
+        await begin(first, f"unix:{tmp_path / 'model.sock'}")
+        call = calling(first, "one")
+        await wait_until(lambda: is_there(client, keys, "one"), "the job was accepted")
+        first.shutdown.stop.set()
+        told = await call
+        assert await first.code() == 0
+
+    async with gateway(queue, tmp_path) as second:
+        again = calling(second, "one")
+        async with model(tmp_path), workers(queue, tmp_path):
+            answer = await again
+
+    assert (told.status, told.body["error"], told.body["result"]) == (503, "draining", "/jobs/one")
+    assert told.headers["Retry-After"] == "5"
+    assert (answer.status, answer.body["success"], answer.body["job_id"]) == (200, True, "one")
+
+
+async def test_a_draining_gateway_finishes_its_calls_and_takes_no_more(
+    queue: QueueSettings, client: AsyncClient, keys: Keys, tmp_path: Path
+) -> None:
+    async with gateway(queue, tmp_path, grace_s=30.0) as service:
+        await begin(service, f"unix:{tmp_path / 'model.sock'}")
+        call = calling(service, "one")
+        await wait_until(lambda: is_there(client, keys, "one"), "the job was accepted")
+        service.shutdown.stop.set()
+
+        async def drains() -> bool:
+            return (await service.client.get("/healthz")).status == 503
+
+        await wait_until(drains, "it drains")
+        refused = [await calling(service, "two"), await service.client.post("/jobs", {"task": "math", "prompt": {"question": "x"}})]
+        async with model(tmp_path), workers(queue, tmp_path):
+            answer = await call
+        assert await service.code() == 0
+
+    assert [(one.status, one.body["error"]) for one in refused] == [(503, "draining")] * 2
+    assert (answer.status, answer.body["success"]) == (200, True)
+
+
+async def test_a_second_gateway_on_one_run_fences_the_first_which_says_so_and_ends(
+    queue: QueueSettings, client: AsyncClient, keys: Keys, tmp_path: Path
+) -> None:
+    quick = queue.model_copy(update={"run_ttl_s": 2.0})  # a client hears of its fencing with its next sign of life
+    async with gateway(quick, tmp_path) as first:
+        await begin(first, "http://127.0.0.1:1")
+        call = calling(first, "one")
+        await wait_until(lambda: is_there(client, keys, "one"), "the job was accepted")
+        async with gateway(quick, tmp_path) as second:
+            told = await call
+            code = await first.code()
+            state = await state_of(second, "one")
+
+    assert (told.status, told.body["error"], told.body["result"]) == (503, "fenced", "/jobs/one")
+    assert "another client took the run 'gate' over" in told.body["detail"]
+    assert code == EXIT_FENCED
+    assert state == "ready"
+    with pytest.raises(aiohttp.ClientConnectionError):
+        async with aiohttp.ClientSession() as session, session.get(first.url + "/healthz"):
+            pass
+
+
+async def test_results_go_some_time_after_their_delivery_and_not_before(
+    queue: QueueSettings, client: AsyncClient, keys: Keys, tmp_path: Path
+) -> None:
+    """Delivered ones go early when there are too many; undelivered ones hold the door shut instead."""
+    async with model(tmp_path) as server, workers(queue, tmp_path), gateway(queue, tmp_path, max_kept=2) as service:
+        await begin(service, server.url)
+        first = await calling(service, "first")
+        again = await calling(service, "first")
+        await service.client.post(
+            "/jobs", {"task": "math", "prompt": {"question": "x", "answer": "1"}, "options": {"tools": False}, "id": "unread"}
+        )
+        await wait_until(lambda: _is_done(service, "unread"), "the second job ended")
+        third = await calling(service, "third")
+        gone = await calling(service, "first")
+        await service.client.post(
+            "/jobs", {"task": "math", "prompt": {"question": "y", "answer": "1"}, "options": {"tools": False}, "id": "full"}
+        )
+        refused = await service.client.post("/jobs", {"task": "math", "prompt": {"question": "z", "answer": "1"}, "id": "beyond"})
+
+    assert (first.status, again.status, third.status) == (200, 200, 200)
+    assert first.body == again.body
+    assert (gone.status, gone.body["error"]) == (410, "gone")
+    assert (refused.status, refused.body["error"]) == (503, "too_many_kept")
+
+
+async def _is_done(service: Service, job: str) -> bool:
+    return await state_of(service, job) == "done"

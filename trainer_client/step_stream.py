@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest, QueueFull
 from pipeline.keys import Keys, job_id
+from pipeline.messages import JobResult
 from pipeline.requests import bounded_int, template_id
 from pipeline.scripts.step_calls import StepScripts
 from pipeline.step_request import StepRequest
@@ -19,7 +21,7 @@ from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
 from trainer_client.policy_version import PolicyVersion
 from trainer_client.progress import Progress
-from trainer_client.records import StepRecord
+from trainer_client.records import GroupRecord, StepRecord
 from trainer_client.steps import Group, Step
 
 
@@ -69,12 +71,13 @@ class StepStream:
         while index <= last and index not in self._empty:
             for ahead in range(index, int(min(index + request.ahead, last)) + 1):
                 await self._open_step(ahead, request)
+            asked_s = time.monotonic()
             record = await self._wait_for(index, timeout_s)
             if not record.groups:
                 await self._end_empty(index, timeout_s)
                 return
             self._given_out = index
-            yield self._step(record)
+            yield self._step(record, time.monotonic() - asked_s)
             index += 1
 
     async def reopen(self) -> None:
@@ -134,12 +137,18 @@ class StepStream:
         future = self._inbox.step_future(index)
         return await self._life.wait(future, f"step {index}", timeout_s, lambda: self._why_waiting(index), needs_open_run=True)
 
-    def _step(self, record: StepRecord) -> Step:
+    def _step(self, record: StepRecord, waited_s: float) -> Step:
         spec = self._open[record.index].spec()
         groups = [self._group(group, spec) for group in record.groups]
         accounted = self._inbox.accounted_to(record.index)
         kept = [self._group(group.group, spec) for group in accounted if group.keeps_bodies]
-        return Step(record, groups, kept, accounted, self._bodies, self._ack)
+        everyone = {group.group: self._members_of(group) for group in accounted}
+        return Step(record, groups, kept, accounted, everyone, self._bodies, self._ack, waited_s=waited_s)
+
+    def _members_of(self, group: GroupRecord) -> list[JobResult]:
+        """Records of its members that are here; those of a group that nobody trains may be gone."""
+        found = (self._inbox.jobs.get(job_id(group.group, member)) for member in range(group.want))
+        return [result.record for result in found if result is not None]
 
     def _group(self, group: str, spec: StepSpec) -> Group:
         record = self._inbox.groups[group]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Unpack
 
 from pipeline.codec import decode
 from pipeline.keys import Keys
-from pipeline.messages import Outcome, Prompt, Trajectory
+from pipeline.messages import JobResult, Outcome, Prompt, Trajectory
 from pipeline.supervisor.loss_policy import Loss, loss_of
 from pipeline.supervisor.staleness import Version, age, is_too_old, oldest_of
 from pipeline.supervisor.step_spec import StepSpec
@@ -114,15 +114,21 @@ class Step:
         groups: Sequence[Group],
         kept: Sequence[Group],
         accounted: Sequence[GroupRecord],
+        everyone: Mapping[str, Sequence[JobResult]],
         bodies: BodyStore,
         ack: Callable[[int], Awaitable[None]],
+        *,
+        waited_s: float = 0.0,
     ) -> None:
         self.record = record
         self.groups = tuple(groups)
         """Groups to train, in the order they were accounted."""
         self.kept_groups = tuple(kept)
         """Filtered groups whose trajectories can be looked at until the ack: the share that the request's `keep_filtered` asks for."""
+        self.waited_s = waited_s
+        """How long the trainer waited for it, from asking to having it."""
         self._accounted = accounted
+        self._everyone = everyone
         self._bodies = bodies
         self._ack = ack
         self._manifest: Manifest | None = None
@@ -145,9 +151,16 @@ class Step:
     @property
     def metrics(self) -> dict[str, float]:
         """Flat numbers, the same names in every step (`step_metrics`)."""
-        members = [result.record for group in self.groups for result in group.members]
-        rewards = [reward for group in self.groups for reward in group.rewards]
-        return step_metrics(self.record, self.all_groups, members, rewards, sum(len(group.others) for group in self.groups))
+        return step_metrics(
+            self.record,
+            counted=self.all_groups,
+            everyone=self._everyone,
+            trained=[result.record for group in self.groups for result in group.members],
+            rewards=[reward for group in self.groups for reward in group.rewards],
+            missing=sum(len(group.others) for group in self.groups),
+            staleness=[group.staleness for group in self.groups],
+            waited_s=self.waited_s,
+        )
 
     async def fetch(self) -> None:
         """Brings the bytes of all trajectories of the step in few calls, so that no later one waits."""

@@ -2,6 +2,9 @@
 
 A test that takes `walled` too runs on those with walls only. `ROLLSTREAM_REQUIRE_BACKENDS` names kinds that must work: one that does
 not fails its tests instead of being skipped.
+
+A `sandbox` is the test's own. Files whose tests only use one have its fixture return `room.sandbox`, which they have in turn (`rooms.py`),
+and run in one event loop: `pytestmark = pytest.mark.asyncio(loop_scope="module")`.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tests.contract.sandbox.kinds import KINDS, Kind, required, usable
+from tests.contract.sandbox.rooms import Room, Rooms
 from workers.sandbox import Sandbox, SandboxOwner, SandboxProvider, SandboxSpec
 from workers.sandbox.local.folder import remove_tree
 
@@ -63,6 +68,19 @@ async def provider(kind: Kind, place: Path) -> AsyncIterator[SandboxProvider]:
 async def sandbox(provider: SandboxProvider, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
     async with await provider.start(spec, an_owner()) as sandbox:
         yield sandbox
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rooms() -> AsyncIterator[Rooms]:
+    async with Rooms() as rooms:
+        yield rooms
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def room(backend: str, kind: Kind, rooms: Rooms) -> AsyncIterator[Room]:
+    room = await rooms.enter(backend, kind)
+    yield room
+    await rooms.leave(backend, room)
 
 
 def an_owner(job_id: str = "", *, attempt: int = 1) -> SandboxOwner:

@@ -7,14 +7,22 @@ import asyncio
 import pytest
 
 from pipeline.testing.wait import wait_until
+from tests.contract.sandbox.rooms import Room
 from tests.contract.sandbox.tools import Call, calls
 from workers.sandbox import Sandbox
 from workers.tools import BashTool, PythonTool, WorkingFolder, tools_called
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @pytest.fixture
-def bash(sandbox: Sandbox) -> Call:
-    return calls(BashTool(sandbox.shell(), no_change_s=0.4))
+def sandbox(room: Room) -> Sandbox:
+    return room.sandbox
+
+
+@pytest.fixture
+def bash(room: Room) -> Call:
+    return calls(BashTool(room.sandbox.shell(room.session), no_change_s=0.4))
 
 
 async def test_an_answer_ends_with_code_and_folder(sandbox: Sandbox, bash: Call) -> None:
@@ -151,9 +159,10 @@ async def test_bash_and_python_stand_in_one_place(sandbox: Sandbox) -> None:
     assert back.text == "['$c']"
 
 
-async def test_moving_along_leaves_the_exit_code_of_the_command_before(sandbox: Sandbox) -> None:
+async def test_moving_along_leaves_the_exit_code_of_the_command_before(room: Room) -> None:
     folder = WorkingFolder()
-    bash, python = calls(BashTool(sandbox.shell(), folder=folder)), calls(PythonTool(sandbox.kernel(), folder=folder))
+    bash = calls(BashTool(room.sandbox.shell(room.session), folder=folder))
+    python = calls(PythonTool(room.sandbox.kernel(room.session), folder=folder))
 
     await bash(command="mkdir d; (exit 9)")
     await python(code="import os; os.chdir('d')")

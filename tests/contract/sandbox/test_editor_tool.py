@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contract.sandbox.rooms import Room
 from tests.contract.sandbox.tools import Edit, editor
 from workers.sandbox import Sandbox
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture
+def sandbox(room: Room) -> Sandbox:
+    return room.sandbox
 
 
 @pytest.fixture

@@ -11,7 +11,10 @@ import pytest
 
 from pipeline.testing.wait import wait_until
 from tests.contract.sandbox.conftest import an_owner
+from tests.contract.sandbox.rooms import Room
 from workers.sandbox import Limits, Sandbox, SandboxFileError, SandboxProvider, SandboxSpec
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FIRST_THREAD_ENDS = """
 import ctypes, os, threading, time
@@ -24,6 +27,11 @@ def go_on():
 threading.Thread(target=go_on).start()
 ctypes.CDLL(None).pthread_exit(None)
 """
+
+
+@pytest.fixture
+def sandbox(room: Room) -> Sandbox:
+    return room.sandbox
 
 
 async def content(sandbox: Sandbox, path: str) -> str:
@@ -190,6 +198,7 @@ async def test_whoever_deletes_the_home_folder_can_go_on(sandbox: Sandbox) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="function")
 async def test_a_process_beyond_its_limits_ends_and_the_sandbox_goes_on(provider: SandboxProvider, spec: SandboxSpec) -> None:
     limits = Limits(cpu_s=1, memory_bytes=512 * 1024**2, file_bytes=1024**2)
     async with await provider.start(replace(spec, limits=limits), an_owner()) as sandbox:

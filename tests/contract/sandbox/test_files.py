@@ -10,8 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.sandbox.rooms import Room
 from workers.sandbox import Sandbox, SandboxFileError
 from workers.sandbox.archives import pack_files
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture
+def sandbox(room: Room) -> Sandbox:
+    return room.sandbox
+
+
+@pytest.fixture
+def place(room: Room) -> Path:
+    return room.place
 
 
 async def test_what_is_written_is_what_commands_see_and_what_is_read(sandbox: Sandbox) -> None:

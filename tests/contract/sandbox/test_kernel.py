@@ -8,12 +8,20 @@ import time
 import pytest
 
 from pipeline.testing.wait import wait_until
+from tests.contract.sandbox.rooms import Room
 from workers.sandbox import Kernel, KernelResult, Sandbox
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture
-def kernel(sandbox: Sandbox) -> Kernel:
-    return sandbox.kernel()
+def sandbox(room: Room) -> Sandbox:
+    return room.sandbox
+
+
+@pytest.fixture
+def kernel(room: Room) -> Kernel:
+    return room.sandbox.kernel(room.session)
 
 
 async def run(kernel: Kernel, code: str, *, timeout_s: float = 20.0) -> KernelResult:

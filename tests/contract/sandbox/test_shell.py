@@ -8,13 +8,21 @@ import time
 import pytest
 
 from pipeline.testing.wait import wait_until
+from tests.contract.sandbox.rooms import Room
 from workers.sandbox import Sandbox, Shell, ShellResult
 from workers.sandbox.shell_session import MAX_WORD_BYTES
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @pytest.fixture
-def shell(sandbox: Sandbox) -> Shell:
-    return sandbox.shell()
+def sandbox(room: Room) -> Sandbox:
+    return room.sandbox
+
+
+@pytest.fixture
+def shell(room: Room) -> Shell:
+    return room.sandbox.shell(room.session)
 
 
 async def run(shell: Shell, command: str, *, timeout_s: float = 20.0) -> ShellResult:

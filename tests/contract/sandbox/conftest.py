@@ -71,8 +71,8 @@ async def sandbox(provider: SandboxProvider, spec: SandboxSpec) -> AsyncIterator
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def rooms() -> AsyncIterator[Rooms]:
-    async with Rooms() as rooms:
+async def rooms(request: pytest.FixtureRequest) -> AsyncIterator[Rooms]:
+    async with Rooms(kernel_stays=getattr(request.module, "KERNEL_STAYS", False)) as rooms:
         yield rooms
 
 

@@ -17,10 +17,11 @@ from tests.contract.sandbox.kinds import Kind
 from workers.sandbox import Sandbox, SandboxError, SandboxOwner
 from workers.sandbox.local.folder import remove_tree
 
-CLEAR = 'chmod -R u+rwX . "$TMPDIR"; find "$PWD" "$TMPDIR" -mindepth 1 -delete'
+CLEAR = "chmod -R u+rwX {0}; find {0} -mindepth 1 -delete"
 END_ALL = "kill -9 -1"
 """Behind walls: PID 1 is deaf to it, and nothing of the node is in reach."""
 CLEAR_S = 20.0
+SHARED_KERNEL = "shared"
 NAMED = ("main", "a", "b", "c")
 """Shells and kernels that tests have by names of their own."""
 
@@ -32,18 +33,19 @@ class Room:
     sandbox: Sandbox
     place: Path
     _stack: AsyncExitStack = field(repr=False)
-    _walls: bool
+    _kernel_stays: bool
+    _ends_all: bool
     _uses: int = 0
 
     @classmethod
-    async def open(cls, kind: Kind, job: str) -> Self:
+    async def open(cls, kind: Kind, job: str, *, kernel_stays: bool) -> Self:
         async with AsyncExitStack() as stack:
             place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
             stack.callback(remove_tree, place)
             provider = await stack.enter_async_context(kind.open(place))
             owner = SandboxOwner(job_id=job, attempt=1, boot_id="boot")
             sandbox = await stack.enter_async_context(await provider.start(kind.spec, owner))
-            return cls(sandbox, place, stack.pop_all(), kind.walls)
+            return cls(sandbox, place, stack.pop_all(), kernel_stays, kind.walls and not kernel_stays)
         raise AssertionError("a stack lets every exception through")
 
     @property
@@ -58,9 +60,10 @@ class Room:
             for name in (session, *NAMED):
                 await self.sandbox.shell(name).close()
                 await self.sandbox.kernel(name).close()
-            if self._walls:
+            if self._ends_all:
                 await self.sandbox.exec(END_ALL, timeout_s=CLEAR_S)
-            return (await self.sandbox.exec(CLEAR, timeout_s=CLEAR_S)).returncode == 0
+            clear = CLEAR.format('"$PWD"' if self._kernel_stays else '"$PWD" "$TMPDIR"')  # where a kernel has files of its own
+            return (await self.sandbox.exec(clear, timeout_s=CLEAR_S)).returncode == 0
         except SandboxError:
             return False
 
@@ -69,13 +72,18 @@ class Room:
 
 
 class Rooms:
-    """Those of one module."""
+    """Those of one module.
 
-    def __init__(self) -> None:
+    Args:
+        kernel_stays: the kernel `SHARED_KERNEL` is handed on too; then what tests left running is theirs to end.
+    """
+
+    def __init__(self, *, kernel_stays: bool = False) -> None:
+        self._kernel_stays = kernel_stays
         self._free: dict[str, Room] = {}
 
     async def enter(self, name: str, kind: Kind) -> Room:
-        return self._free.pop(name, None) or await Room.open(kind, f"tests of {name}")
+        return self._free.pop(name, None) or await Room.open(kind, f"tests of {name}", kernel_stays=self._kernel_stays)
 
     async def leave(self, name: str, room: Room) -> None:
         if await room.clear():

@@ -6,10 +6,14 @@ import asyncio
 import time
 
 import pytest
+import pytest_asyncio
 
 from pipeline.testing.wait import wait_until
-from tests.contract.sandbox.rooms import Room
+from tests.contract.sandbox.rooms import SHARED_KERNEL, Room
 from workers.sandbox import Kernel, KernelResult, Sandbox
+
+KERNEL_STAYS = True
+RESET = "get_ipython().reset(); import os; os.chdir(os.environ['HOME'])"
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -19,9 +23,15 @@ def sandbox(room: Room) -> Sandbox:
     return room.sandbox
 
 
-@pytest.fixture
-def kernel(room: Room) -> Kernel:
-    return room.sandbox.kernel(room.session)
+@pytest_asyncio.fixture(loop_scope="module")
+async def kernel(room: Room) -> Kernel:
+    """The one that tests have in turn: each finds no variable of those before, and the folder where a new one starts."""
+    kernel = room.sandbox.kernel(SHARED_KERNEL)
+    for _ in range(2):
+        if (await run(kernel, RESET)).status == "ok":
+            return kernel
+        await kernel.close()
+    raise AssertionError("a new kernel cannot be reset")
 
 
 async def run(kernel: Kernel, code: str, *, timeout_s: float = 20.0) -> KernelResult:
@@ -260,7 +270,8 @@ async def test_a_bare_await_works_and_a_second_loop_is_an_error(kernel: Kernel) 
     assert nested.error_name == "RuntimeError"
 
 
-async def test_files_of_the_folder_can_be_imported_and_stand_in_for_nothing(sandbox: Sandbox, kernel: Kernel) -> None:
+async def test_files_of_the_folder_can_be_imported_and_stand_in_for_nothing(sandbox: Sandbox, room: Room) -> None:
+    kernel = sandbox.kernel(room.session)
     await sandbox.write_file("mine.py", b"value = 7")
     for name in ("json.py", "zmq.py", "ipykernel.py", "sitecustomize.py", "usercustomize.py"):
         await sandbox.write_file(name, b"raise SystemExit('shadowed')")

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
 from typing import TypedDict
 
 from pipeline.messages import F32
@@ -64,6 +65,9 @@ class Batch:
     """Tokens that have a loss, over all ranks."""
     step_trajectories: int
     """Trajectories that have one, over all ranks."""
+    agreement: str
+    """Digest of the manifest and of all arguments that ranks must have alike. Ranks with different ones would wait for each other for ever,
+    or add up what does not belong together: compare them where a step begins."""
     oversized: tuple[RowPlace, ...] = ()
     """Rows of its own that are longer than `pack`; each is a microbatch of its own."""
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -170,11 +174,19 @@ async def batch_of(
         rollouts=tuple(rollout for rollout in found.rollouts.values() if rollout.job not in lost),
         step_loss_tokens=totals.loss_tokens,
         step_trajectories=totals.trajectories,
+        agreement=_digest(manifest, advantage, overlong, loss, length, pack, rows, world, keep_masked),
         oversized=tuple(row for batch in own.microbatches for row in batch if pack is not None and row.tokens > pack),
         missing=lost,
         rows=tuple(batches),
         arrays=partial(packed, pad_id=pad_id) if pack is not None else partial(padded, pad_id=pad_id, multiple_of=multiple_of),
     )
+
+
+def _digest(manifest: Manifest, advantage: Advantage | GivenAdvantages, *others: object) -> str:
+    """Of what they say, not of where they are: an object without a description of its own counts by the name of its class."""
+    said = sorted(advantage.items()) if isinstance(advantage, Mapping) else advantage
+    words = [repr(word) if type(word).__repr__ is not object.__repr__ else type(word).__qualname__ for word in (said, *others)]
+    return blake2b(manifest.to_bytes() + "\n".join(words).encode(), digest_size=8).hexdigest()
 
 
 def _row_tokens(member: ManifestMember, *, keep_masked: bool) -> list[int]:

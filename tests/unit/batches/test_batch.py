@@ -15,7 +15,7 @@ from pipeline.messages import F32, Trajectory
 from pipeline.supervisor.loss_policy import Loss
 from tests.unit.batches.bodies import HeldBodies, bodies_of, made_for, with_logprob
 from tests.unit.batches.manifests import a_manifest, a_member
-from trainer_client.batches.advantages import GRPO
+from trainer_client.batches.advantages import F64, GRPO, Overlong
 from trainer_client.batches.batch import Batch, batch_of
 from trainer_client.batches.manifest import Manifest, ManifestGroup, ManifestMember
 from trainer_client.batches.padded import PaddedRows
@@ -192,6 +192,34 @@ async def test_parts_of_a_step_are_batches_of_their_own() -> None:
     [whole] = await on_all_ranks(1, pack=64)
     advantages = {rollout.job: rollout.advantage for batches in parts for batch in batches for rollout in batch.rollouts}
     assert advantages == {rollout.job: rollout.advantage for rollout in whole.rollouts}
+
+
+class Own:
+    """An advantage without a description of its own."""
+
+    def of_group(self, rewards_M: F64) -> F64:
+        return rewards_M
+
+
+async def test_ranks_with_other_arguments_can_tell() -> None:
+    hows: list[dict[str, Any]] = [
+        {"pack": 64},
+        {"pack": 65},
+        {"rows": 64},
+        {"pack": 64, "loss": "trajectory_mean"},
+        {"pack": 64, "keep_masked": True},
+        {"pack": 64, "advantage": GRPO(std=False)},
+        {"pack": 64, "overlong": Overlong(max_tokens=50, margin=10)},
+        {"pack": 64, "advantage": Own()},
+        {"pack": 64, "advantage": {group.job(member): 0.0 for group, member in STEP.entries}},
+    ]
+
+    said = [{batch.agreement for batch in await on_all_ranks(2, **how)} for how in hows]
+    other_step, other_world = await on_all_ranks(2, replace(STEP, step=4), pack=64), await on_all_ranks(3, pack=64)
+
+    assert [len(words) for words in said] == [1] * len(hows), "ranks with the same ones agree"
+    assert {batch.agreement for batch in await on_all_ranks(2, advantage=Own(), pack=64)} == said[7]
+    assert len(set.union(*said, {other_step[0].agreement}, {other_world[0].agreement})) == len(hows) + 2
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,11 @@ def test_one_story_is_believed() -> None:
     assert agreed() == Results(ends=ENDS, aliases={})
 
 
+@pytest.mark.parametrize("time", [b"0.01s", b"0.01 seconds", b"62.10s (0:01:02)"])
+def test_the_last_line_is_known_from_every_version(time: bytes) -> None:
+    assert agreed(replace(HEARD, log=b"===== 2 passed in " + time + b" =====\n")) == Results(ends=ENDS, aliases={})
+
+
 @pytest.mark.parametrize(
     ("heard", "log"),
     [

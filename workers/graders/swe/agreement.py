@@ -22,8 +22,8 @@ _HIDES_EXIT_CODE = re.compile(r"\|\||[|;&]\s*\S")
 """The exit code of such a command may be another program's than the runner's."""
 _FAILING = ("FAILED", "ERROR")
 _COLOUR = rb"(?:\x1b\[[0-9;]*m)*"
-_LAST_LINES = {
-    "pytest": re.compile(rb"^" + _COLOUR + rb"(?:=+ )?" + _COLOUR + rb"((?:\d+ |no tests ran)[^\n]{0,300}? in \d+\.\d+s)", re.MULTILINE),
+_LAST_LINES = {  # up to its version 5.1, pytest writes "seconds"
+    "pytest": re.compile(rb"^" + _COLOUR + rb"(?:=+ )?" + _COLOUR + rb"((?:\d+ |no tests ran)[^\n]{0,300}? in \d+\.\d+ ?s)", re.MULTILINE),
     "unittest": re.compile(rb"^((?:OK|FAILED|NO TESTS RAN)(?: \([^\n]{0,300}\))?)\r?$", re.MULTILINE),
 }
 _WENT_WRONG = re.compile(r"[1-9]\d* (failed|error)|FAILED \((?!(expected failures|unexpected successes)=\d+\))")

@@ -24,6 +24,7 @@ from importlib.resources import files
 from typing import Any
 
 from workers.graders.errors import GraderError
+from workers.graders.swe.canaries import Canaries, make_canaries
 from workers.graders.swe.repository import lay_files
 from workers.sandbox import Sandbox
 
@@ -93,12 +94,16 @@ async def run_with_reporter(
         raise GraderError(f"no temporary folder in the sandbox: {there.stderr_text[-300:]}", grader=GRADER)
     ours = files(__package__) / "reporters"
     channel, watch, plugin = f"{name}_channel", f"{name}_watch", f"{name}_plugin"
-    reporter = (ours / REPORTED[framework]).read_text(encoding="utf-8").replace("@CHANNEL@", channel).replace("@WATCH@", watch)
+    canaries = make_canaries(framework)
+    reporter = (ours / REPORTED[framework]).read_text(encoding="utf-8")
+    for mark, ours_by_name in (("@CHANNEL@", channel), ("@WATCH@", watch), ("@CANARIES@", canaries.name)):
+        reporter = reporter.replace(mark, ours_by_name)
     programs = {
         f"{name}.py": (ours / "recorder.py").read_bytes(),
         f"{name}/{channel}.py": (ours / "channel.py").read_bytes(),
         f"{name}/{watch}.py": (ours / "runner_watch.py").read_bytes(),
         f"{name}/{plugin if framework == 'pytest' else 'sitecustomize'}.py": reporter.encode(),
+        f"{name}/{canaries.name}.py": canaries.source.encode(),
     }
     await lay_files(sandbox, place, programs)
     place = f"{place}/{name}"
@@ -141,7 +146,7 @@ async def run_with_reporter(
         returncode=report["returncode"],
         timed_out=report["timed_out"],
         took_s=report["took_s"],
-        sessions=tuple(_session(found) for found in report["sessions"]),
+        sessions=tuple(session_of(found, canaries) for found in report["sessions"]),
         tampering=tuple(told),
         notices=done.notices,
     )
@@ -169,8 +174,17 @@ def _report(stderr: bytes) -> dict[str, Any] | None:  # as JSON
     return found if isinstance(found, dict) else None
 
 
-def _session(found: Mapping[str, Any]) -> Session:  # as JSON
-    told = list(found["tampering"])
+def session_of(found: Mapping[str, Any], canaries: Canaries) -> Session:  # as JSON
+    """A session as the recorder tells it, with what is wrong in it."""
+    told, finish = list(found["tampering"]), found["finish"]
+    told += filter(None, map(canaries.trouble, found["canaries"] or ()))
+    if finish is not None:
+        if found["canaries"] is None:
+            told.append("the run came to its end, and not to tests of ours")
+        if not found["said_bye"] and not finish.get("leaves"):
+            told.append("the run came to its end, and its process did not end by itself")
+        if found["disorder"] and not finish.get("parallel") and found["framework"] == "pytest":
+            told.append(found["disorder"])
     if found["stray"]:
         told.append(f"{found['stray']} lines on the channel that the reporter did not write")
     if found["foreign"]:
@@ -183,7 +197,7 @@ def _session(found: Mapping[str, Any]) -> Session:  # as JSON
         for other in others:
             if other not in ends:
                 aliases[other] = _worse(aliases.get(other, status), status)
-    return Session(framework=found["framework"], ends=ends, aliases=aliases, finish=found["finish"], tampering=tuple(told))
+    return Session(framework=found["framework"], ends=ends, aliases=aliases, finish=finish, tampering=tuple(told))
 
 
 _WORSE = ("RERUN", "PASSED", "XPASS", "XFAIL", "SKIPPED", "XFAIL_NOTRUN", "NO_END", "ERROR", "FAILED")

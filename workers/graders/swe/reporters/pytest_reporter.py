@@ -1,6 +1,8 @@
 """A plugin of pytest that tells the recorder of each test as it begins and ends. Loaded by `-p` before any file of the repository.
 
 A test's end is what its reports say, or worse: whether the test function raised is seen here too, independently of the report about it.
+After the last test, tests of ours go through the same runner, of which some must fail: what makes all tests pass makes those pass too.
+They are in no count, report or exit code of the run.
 """
 
 import contextlib
@@ -11,6 +13,8 @@ import pytest
 
 CHANNEL = __name__.replace("_plugin", "_channel")
 WATCH = __name__.replace("_plugin", "_watch")
+CANARIES = "@CANARIES@"
+HERE = os.path.dirname(os.path.abspath(__file__))
 MODULES = (
     "_pytest.runner",
     "_pytest.python",
@@ -54,9 +58,13 @@ HOOKS = (
 
 
 class Reporter:
-    def __init__(self, send, watch):
+    def __init__(self, send, stack, watch):
         self.send = send
+        self.stack = stack
         self.watch = watch
+        self.run_test = sys.modules["_pytest.runner"].runtestprotocol
+        self.implementations = {}
+        self.left = False
         self.phases = {}
         self.raised = {}
         self.codes = {}
@@ -73,6 +81,13 @@ class Reporter:
     def pytest_sessionstart(self, session):
         self.session = session
         self.plugins = self._who_implements(session.config)
+        for implementation in self._implementations(session.config):
+            self.implementations[implementation] = implementation.function
+        for plugin in session.config.pluginmanager.get_plugins():
+            module = plugin if hasattr(plugin, "__file__") else sys.modules.get(type(plugin).__module__)
+            path = getattr(module, "__file__", None) or ""
+            if os.path.basename(path) != "conftest.py":
+                self.stack.trust_files(module, whole_folder=os.path.isfile(os.path.join(os.path.dirname(path), "__init__.py")))
 
     @pytest.hookimpl(trylast=True)
     def pytest_itemcollected(self, item):
@@ -134,9 +149,24 @@ class Reporter:
             self.send({"e": "end", "t": self._names(report.nodeid or "."), "s": "ERROR"})
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session):
+        yield
+        self.send({"e": "canaries", "ends": self._canaries(session)})
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self, excinfo):
+        interrupted = getattr(type(self.session), "Interrupted", ())
+        self.left = not isinstance(excinfo.value, interrupted)  # that is the runner's own, of files that cannot be collected
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session, exitstatus):
         yield
+        if self.left:  # by Ctrl-C or `pytest.exit`, which may say 0: a run that was broken off
+            return
         config = session.config
+        for implementation, function in self.implementations.items():
+            if implementation.function is not function and self.watch.from_inside(implementation.function):
+                self._tell("%s of plugin %s was replaced" % (function.__name__, implementation.plugin_name))
         for name in sorted(self._who_implements(config) - (self.plugins or set())):
             self._tell("%s joined the runner while it ran" % name)
         for name in self.watch.changed():
@@ -150,8 +180,37 @@ class Reporter:
                 "counts": self.counts,
                 "shown": {kind: len(stats.get(kind, ())) for kind in ("passed", "failed", "error")},
                 "verbose": config.getoption("verbose", 0) if terminal is not None else -9,
+                "parallel": not getattr(session, "items", None),
+                "leaves": any(self.watch.speaks_of_leaving(path) for path in self._conftests(config)),
             }
         )
+
+    def _canaries(self, session):
+        """How tests of ours end where the others ran; None where there is no telling."""
+        items = getattr(session, "items", None)
+        parent = items[-1].getparent(pytest.Module) if items else None
+        if parent is None or not hasattr(pytest.Function, "from_parent"):
+            return None
+        sys.path.insert(0, HERE)
+        style, session.config.option.tbstyle = session.config.option.tbstyle, "native"  # the others read whole files to show a line
+        try:
+            tests = __import__(CANARIES).TESTS
+            fixtures = sys.modules["_pytest.fixtures"].FuncFixtureInfo
+            code = fixtures.__init__.__code__
+            ends = []
+            for test in tests:
+                nothing = fixtures(*({} if field == "name2fixturedefs" else () for field in code.co_varnames[1 : code.co_argcount]))
+                item = pytest.Function.from_parent(parent, name=test.__name__, callobj=test, fixtureinfo=nothing)
+                outcomes = {report.when: report.outcome for report in self.run_test(item, log=False, nextitem=None)}
+                ends.append(outcomes.get("call", "") if outcomes.get("setup") == "passed" else "")
+        except Exception as broken:  # noqa: BLE001  # whatever it is, it is told: they run where every test runs
+            self._tell("tests of ours could not be run: %r" % broken)
+            return None
+        finally:
+            session.config.option.tbstyle = style
+            sys.path.remove(HERE)
+            sys.modules.pop(CANARIES, None)
+        return ends
 
     # -- what it comes to -----------------------------------------------------------------------------------------------------------
 
@@ -177,9 +236,7 @@ class Reporter:
         if nodeid not in self.items:
             return True
         item = self.items[nodeid][0]
-        plugins = item.config.pluginmanager.get_plugins()
-        files = {getattr(plugin, "__file__", None) or "" for plugin in plugins}
-        files = {path for path in files if os.path.basename(path) == "conftest.py"} | {str(item.fspath)}
+        files = self._conftests(item.config) | {str(item.fspath)}
         obj = getattr(item, "obj", None)
         if nodeid in self.stopped_by:
             return self.watch.may_fail({self.stopped_by[nodeid]}, None, None) and (
@@ -197,13 +254,19 @@ class Reporter:
     def _who_implements(self, config):
         """Of the hooks on which results rest: who has one, but for `conftest.py` files."""
         found = set()
-        for name in HOOKS:
-            caller = getattr(config.hook, name, None)
-            for implementation in caller.get_hookimpls() if caller is not None else ():
-                path = getattr(implementation.plugin, "__file__", "") or ""
-                if os.path.basename(path) != "conftest.py":
-                    found.add("%s of plugin %s" % (name, implementation.plugin_name))
+        for implementation in self._implementations(config):
+            path = getattr(implementation.plugin, "__file__", "") or ""
+            if os.path.basename(path) != "conftest.py":
+                found.add("%s of plugin %s" % (implementation.function.__name__, implementation.plugin_name))
         return found
+
+    def _implementations(self, config):
+        callers = (getattr(config.hook, name, None) for name in HOOKS)
+        return [each for caller in callers if caller is not None for each in caller.get_hookimpls()]
+
+    def _conftests(self, config):
+        files = {getattr(plugin, "__file__", None) or "" for plugin in config.pluginmanager.get_plugins()}
+        return {path for path in files if os.path.basename(path) == "conftest.py"}
 
     def _tell(self, why):
         self.send({"e": "tampering", "why": why})
@@ -219,28 +282,35 @@ def _caller_of(raised):
     return path
 
 
-def pytest_configure(config):
-    if made is not None:
-        config.pluginmanager.register(made, "reporter-" + __name__)
-
-
 def begin():
+    """The hook that registers the reporter: nothing else of it is in this module, and the module is in no list."""
     if os.environ.get("PYTEST_XDIST_WORKER"):
         return None
     channel = __import__(CHANNEL)
-    send = channel.connect("pytest")
+    send, stack = channel.connect("pytest", globals(), whole_stack=True)
     if send is None:
         return None
     for name in MODULES:
         with contextlib.suppress(ImportError):
             __import__(name)
+    for name in ("_pytest", "pytest", "pluggy", "unittest"):
+        stack.trust_files(sys.modules.get(name), whole_folder=True)
     __import__(WATCH).let_no_test_stop_quietly()
     # bytecode of tests is not believed: whoever is imported before them may have written it
     sys.modules["_pytest.assertion.rewrite"]._read_pyc = lambda *source, **named: None
-    watch = __import__(WATCH).RunnerWatch(MODULES, NAMESPACES, os.getcwd())
+    watch = __import__(WATCH).RunnerWatch((*MODULES, __name__), NAMESPACES, os.getcwd())
     for name in (CHANNEL, WATCH):
         sys.modules.pop(name, None)
-    return Reporter(send, watch)
+    made = [Reporter(send, stack, watch)]
+
+    def configure(config):
+        sys.modules.pop(__name__, None)
+        if made:
+            config.pluginmanager.register(made.pop(), "reporter-" + __name__)
+
+    return configure
 
 
-made = begin()
+pytest_configure = begin()
+if pytest_configure is None:
+    del pytest_configure

@@ -6,7 +6,8 @@
    cannot read or trace (`PR_SET_DUMPABLE`), until the command has ended.
 2. Who speaks is known by the kernel (`SO_PEERCRED`, `SO_PASSCRED`): what a forked child says on its parent's connection is not heard.
 3. A line counts when its key and number fit; all else on the channel is counted as stray.
-4. The command's standard output and error are this process's standard output: the log, as it came. The exit code is the command's.
+4. What follows a process's `bye`, and a test that begins inside another one or ends without having begun, is told.
+5. The command's standard output and error are this process's standard output: the log, as it came. The exit code is the command's.
 """
 
 import base64
@@ -48,6 +49,10 @@ class Session:
         self.framework = ""
         self.tests = {}  # id -> [status, other names]
         self.finish = None
+        self.canaries = None  # how tests of ours ended in that runner
+        self.said_bye = False
+        self.disorder = ""
+        self.open = set()
         self.tampering = []
         self.stray = 0
         self.foreign = 0
@@ -78,18 +83,34 @@ class Session:
 
     def _event(self, event):
         kind = event["e"]
+        if self.said_bye:
+            self.disorder = self.disorder or "something was said after the last word"
         if kind == "hello":
             self.framework = event["framework"]
         elif kind == "begin":
             self.finish = None
+            if self.open - {event["t"][0]} and not self.disorder:
+                self.disorder = "%s began while another test ran" % event["t"][0]
+            self.open.add(event["t"][0])
             self._note(event["t"], "NO_END", begins=True)
         elif kind == "end":
+            if event["t"][0] in self.open:
+                self.open.discard(event["t"][0])
+            elif event["s"] != "ERROR" and not self.disorder:  # files and classes that break have no beginning
+                self.disorder = "%s ended, and had not begun" % event["t"][0]
             self._note(event["t"], event["s"], begins=False)
+        elif kind == "canaries":
+            if self.canaries is None:
+                self.canaries = []
+            self.canaries.append(event["ends"])
+        elif kind == "bye":
+            self.said_bye = True
         elif kind == "tampering":
             if len(self.tampering) < 50:
                 self.tampering.append(event["why"][:300])
         elif kind == "finish":
             self.finish = event
+            self.open.clear()
 
     def _note(self, names, status, begins):
         known = self.tests.get(names[0])
@@ -109,6 +130,9 @@ class Session:
             "framework": self.framework,
             "tests": tests,
             "finish": self.finish,
+            "canaries": self.canaries,
+            "said_bye": self.said_bye,
+            "disorder": self.disorder,
             "tampering": self.tampering,
             "stray": self.stray,
             "foreign": self.foreign,

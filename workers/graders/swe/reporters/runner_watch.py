@@ -169,15 +169,19 @@ class RunnerWatch:
             files.add(getattr(sys.modules.get(each.__module__), "__file__", None))
         return any(self._mentions(path) for path in files if path and os.path.isabs(path))
 
-    def _mentions(self, path):
-        key = "xfail " + path
+    def speaks_of_leaving(self, path):
+        """Whether a file ends the process itself, by `os._exit`."""
+        return self._mentions(path, (b"_exit",))
+
+    def _mentions(self, path, words=EXPECTED_TO_FAIL):
+        key = words, path
         if key not in self.sources:
             try:
                 with open(path, "rb") as file:
                     content = file.read()
             except OSError:
                 content = b""
-            self.sources[key] = not self._is_later(path) and any(word in content for word in EXPECTED_TO_FAIL)
+            self.sources[key] = not self._is_later(path) and any(word in content for word in words)
         return self.sources[key]
 
     def _is_later(self, path):

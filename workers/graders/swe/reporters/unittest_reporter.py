@@ -1,6 +1,8 @@
 """For unittest, and for Django's runner on it: a `sitecustomize` that stands first on the path and so runs before anything of a repository.
 
 It listens where every result of every runner passes, `unittest.TestResult`, and does what the `sitecustomize` does that it stands before.
+What counts is the outermost run of a `TextTestRunner` and its one result: tests that run tests are not heard, and a run that begins while
+a module is being imported is no run. After it, tests of ours are run, of which some must fail: what makes all tests pass makes those pass.
 """
 
 import contextlib
@@ -9,6 +11,7 @@ import sys
 
 CHANNEL = "@CHANNEL@"
 WATCH = "@WATCH@"
+CANARIES = "@CANARIES@"
 MODULES = ("unittest.case", "unittest.suite", "unittest.result", "unittest.runner", "unittest.loader", "unittest.main", "unittest")
 NAMESPACES = ("unittest",)
 RUNNERS = ("unittest", "runtests", "manage.py", "setup.py")
@@ -38,19 +41,29 @@ class Reporter:
         self.counts = {}
         self.codes = {}
         self.owner = os.getpid()
+        self.depth = 0
+        self.result = None
 
     def connect(self):
         if self.send is None and os.getpid() == self.owner:
             channel = __import__(CHANNEL)
-            self.send = channel.connect("unittest") or (lambda event: None)
+            self.send = channel.connect("unittest", globals(), whole_stack=False)[0] or (lambda event: None)
             __import__(WATCH).let_no_test_stop_quietly()
             sys.dont_write_bytecode = True  # so whose bytecode is newer was put there
             self.watch = __import__(WATCH).RunnerWatch(MODULES, NAMESPACES, os.getcwd())
             for name in (CHANNEL, WATCH):
                 sys.modules.pop(name, None)
 
-    def begin(self, test):
-        if os.getpid() != self.owner:
+    def is_heard(self, result):
+        """Whether this is the result of the outermost run."""
+        if os.getpid() != self.owner or not self.depth:
+            return False
+        if self.result is None and self.depth == 1:
+            self.result = result
+        return self.result is result
+
+    def begin(self, result, test):
+        if not self.is_heard(result):
             return
         self.connect()
         self.verdicts[id(test)] = []
@@ -85,8 +98,8 @@ class Reporter:
             self.watch.told.add(trouble)
             self.send({"e": "tampering", "why": trouble})
 
-    def note(self, test, verdict):
-        if os.getpid() != self.owner:
+    def note(self, result, test, verdict):
+        if not self.is_heard(result):
             return
         if id(test) in self.verdicts:
             self.verdicts[id(test)].append(verdict)
@@ -94,9 +107,9 @@ class Reporter:
             self.connect()
             self._end(test, verdict)
 
-    def end(self, test):
-        verdicts = self.verdicts.pop(id(test), None)
-        if verdicts is None or os.getpid() != self.owner:
+    def end(self, result, test):
+        verdicts = self.verdicts.pop(id(test), None) if self.is_heard(result) else None
+        if verdicts is None:
             return
         for bad in ("FAILED", "ERROR", "SKIPPED", "XFAIL", "XPASS", "PASSED"):
             if bad in verdicts:
@@ -115,9 +128,49 @@ class Reporter:
         self.counts[verdict] = self.counts.get(verdict, 0) + 1
         self.send({"e": "end", "t": names_of(test), "s": verdict})
 
+    def run(self, run, runner, test):
+        """A run of a runner."""
+        self.depth += 1
+        try:
+            if self.depth == 1 and os.getpid() == self.owner:
+                self.know(test)
+                frame = sys._getframe(1)
+                while frame is not None:
+                    if frame.f_code.co_filename.startswith("<frozen importlib"):
+                        self.send({"e": "tampering", "why": "a runner was started by a module that was being imported"})
+                        break
+                    frame = frame.f_back
+            result = run(runner, test)
+            if self.depth == 1:
+                self.finish(result)
+            return result
+        finally:
+            self.depth -= 1
+            if not self.depth:
+                self.result = None
+
+    def _canaries(self):
+        """How tests of ours end where the others ran; None where there is no telling."""
+        unittest = sys.modules["unittest"]
+        sys.path.insert(0, HERE)
+        try:
+            ends = []
+            for test in __import__(CANARIES).TESTS:
+                result = unittest.TestResult()
+                unittest.FunctionTestCase(test).run(result)
+                ends.append("passed" if result.testsRun == 1 and result.wasSuccessful() and not result.skipped else "failed")
+        except Exception as broken:  # noqa: BLE001  # whatever it is, it is told: they run where every test runs
+            self.send({"e": "tampering", "why": "tests of ours could not be run: %r" % broken})
+            return None
+        finally:
+            sys.path.remove(HERE)
+            sys.modules.pop(CANARIES, None)
+        return ends
+
     def finish(self, result):
         if self.send is None or os.getpid() != self.owner:
             return
+        self.send({"e": "canaries", "ends": self._canaries()})
         for name in self.watch.changed():
             self.send({"e": "tampering", "why": "the runner's %s was replaced" % name})
         shown = {"ran": result.testsRun, "failed": len(result.failures), "error": len(result.errors)}
@@ -139,29 +192,26 @@ def listen(reporter):
             return
 
         def told(self, test, *more):
-            act(test, *more)
+            act(self, test, *more)
             return plain(self, test, *more)
 
         told.__name__ = name
         told.__doc__ = plain.__doc__
         setattr(kind, name, told)
 
-    wrap("startTest", lambda test: reporter.begin(test))
-    wrap("addSuccess", lambda test: reporter.note(test, "PASSED"))
-    wrap("addFailure", lambda test, error: reporter.note(test, "FAILED"))
-    wrap("addError", lambda test, error: reporter.note(test, "ERROR"))
-    wrap("addSkip", lambda test, reason: reporter.note(test, "SKIPPED"))
-    wrap("addExpectedFailure", lambda test, error: reporter.note(test, "XFAIL"))
-    wrap("addUnexpectedSuccess", lambda test: reporter.note(test, "XPASS"))
-    wrap("addSubTest", lambda test, subtest, error: reporter.note(test, "FAILED") if error is not None else None)
-    wrap("stopTest", lambda test: reporter.end(test))
+    wrap("startTest", reporter.begin)
+    wrap("addSuccess", lambda result, test: reporter.note(result, test, "PASSED"))
+    wrap("addFailure", lambda result, test, error: reporter.note(result, test, "FAILED"))
+    wrap("addError", lambda result, test, error: reporter.note(result, test, "ERROR"))
+    wrap("addSkip", lambda result, test, reason: reporter.note(result, test, "SKIPPED"))
+    wrap("addExpectedFailure", lambda result, test, error: reporter.note(result, test, "XFAIL"))
+    wrap("addUnexpectedSuccess", lambda result, test: reporter.note(result, test, "XPASS"))
+    wrap("addSubTest", lambda result, test, subtest, error: reporter.note(result, test, "FAILED") if error is not None else None)
+    wrap("stopTest", reporter.end)
     run = unittest.runner.TextTestRunner.run
 
     def run_and_tell(self, test):
-        reporter.know(test)
-        result = run(self, test)
-        reporter.finish(result)
-        return result
+        return reporter.run(run, self, test)
 
     unittest.runner.TextTestRunner.run = run_and_tell
 
@@ -176,15 +226,20 @@ def what_we_stand_before():
         found.loader.exec_module(module_from_spec(found))
 
 
-if os.environ.get("RSREPORT_SOCKET"):
-    _reporter = Reporter()
+def begin():
+    """Everything of the reporter is in here: nothing of it is in this module."""
+    reporter = Reporter()
     try:
-        with open("/proc/self/cmdline", "rb") as _file:
-            _line = _file.read().decode("utf-8", "replace")
+        with open("/proc/self/cmdline", "rb") as file:
+            line = file.read().decode("utf-8", "replace")
     except OSError:
-        _line = " ".join(getattr(sys, "orig_argv", ()))
-    if "pip" not in _line.split("\0"):
-        listen(_reporter)
-        if any(word in _line for word in RUNNERS):
-            _reporter.connect()
+        line = " ".join(getattr(sys, "orig_argv", ()))
+    if "pip" not in line.split("\0"):
+        listen(reporter)
+        if any(word in line for word in RUNNERS):
+            reporter.connect()
+
+
+if os.environ.get("RSREPORT_SOCKET"):
+    begin()
 what_we_stand_before()

@@ -51,7 +51,7 @@ def original_messages(trajectory: Trajectory, *, with_tokens: bool) -> list[dict
 def _stretches(turns: Sequence[Turn], place: int) -> list[Stretch]:
     found: list[Stretch] = []
     for turn in turns:
-        if turn.segment != place or turn.end <= turn.start:
+        if turn.segment != place or turn.end <= turn.start or (found and turn.start < found[-1].end):
             continue
         if found and found[-1].end == turn.start:
             found[-1] = Stretch(found[-1].start, turn.end)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import stat
@@ -51,7 +52,9 @@ EXIT_OK, EXIT_FENCED = 0, 3
 SWEEP_S = 5.0
 LAST_ANSWERS_S = 5.0
 """For answers that say goodbye."""
-CLOSE_S = 1.0
+CLOSE_S = 0.25
+LINGER_S = 1.0
+"""What is left of a refused body is read for so long, so that its client comes to read the refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +263,15 @@ def _unix_socket(path: Path) -> socket.socket:
     return listener
 
 
+def _silent() -> logging.Logger:
+    """For what is no HTTP: clients could fill a log with it. What goes wrong in a call is logged where it becomes an answer."""
+    logger = logging.getLogger("ops.gateway.http")
+    logger.propagate = False
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    return logger
+
+
 @asynccontextmanager
 async def _listening(gateway: Gateway, application: GatewayApplication, listener: socket.socket) -> AsyncIterator[str]:
     """Takes connections while the block runs; gives the address."""
@@ -270,6 +282,8 @@ async def _listening(gateway: Gateway, application: GatewayApplication, listener
         keepalive_timeout=settings.idle_s,
         access_log=None,
         shutdown_timeout=CLOSE_S,
+        lingering_time=LINGER_S,
+        logger=_silent(),
         auto_decompress=False,
     )
     await runner.setup()

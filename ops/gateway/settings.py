@@ -8,6 +8,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
+from pipeline.errors import InvalidRequest
 from pipeline.requests import DAY_S, run_id
 from pipeline.settings import ENVIRONMENT_PREFIX, TableSettings
 
@@ -71,7 +72,10 @@ class GatewaySettings(TableSettings):
     @field_validator("run")
     @classmethod
     def _is_run(cls, run: str) -> str:
-        return run_id(run)
+        try:
+            return run_id(run)
+        except InvalidRequest as wrong:
+            raise ValueError(str(wrong)) from None
 
     @field_validator("sources")
     @classmethod

@@ -1,0 +1,155 @@
+"""What clients may send that mean harm, or are merely broken: each gets its refusal, the others go on, and nothing grows."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+import pytest
+
+from pipeline.keys import Keys
+from pipeline.redis_client import AsyncClient, ask
+from pipeline.settings import QueueSettings
+from pipeline.testing import wait_until
+from tests.integration.gateway.service import RUN, Service, gateway, read_text
+
+pytestmark = pytest.mark.one_server
+
+
+async def raw(service: Service, *parts: bytes) -> bytes:
+    """Sends bytes as they are; the beginning of what comes back."""
+    where = urlsplit(service.url)
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        return await asyncio.wait_for(reader.read(4096), 10)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def code_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.") else 0
+
+
+def head(path: str, *lines: str) -> bytes:
+    return "\r\n".join((f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", *lines, "", "")).encode()
+
+
+async def test_bodies_that_are_none(queue: QueueSettings, tmp_path: Path) -> None:
+    """Too large by its word, by its bytes, by what it would become; too deep, broken, not an object, too slow."""
+    async with gateway(queue, tmp_path, max_body_bytes=4096, max_bodies_bytes=4096, body_s=0.3, head_s=0.3) as service:
+        client, session = service.client, service.client.session
+
+        async def sent(body: bytes, **headers: str) -> int:
+            async with session.post(service.url + "/jobs", data=body, headers={"Content-Type": "application/json", **headers}) as answer:
+                assert set(orjson.loads(await answer.read())) >= {"detail", "error"}
+                return answer.status
+
+        async def endless() -> int:
+            chunk = b"1000\r\n" + b"a" * 4096 + b"\r\n"
+            return code_of(await raw(service, head("/jobs", "Transfer-Encoding: chunked"), chunk, chunk, chunk))
+
+        found = {
+            "said": code_of(await raw(service, head("/jobs", "Content-Length: 999999999"), b"{")),
+            "chunked": await endless(),
+            "bomb": await sent(zlib.compress(b"a" * 10_000_000), **{"Content-Encoding": "deflate"}),
+            "deep": await sent(b'{"task":"math","prompt":' + b"[" * 2000 + b"]" * 2000 + b"}"),
+            "nested": await sent(b'{"task":"math","prompt":{"a":' + b'{"a":' * 60 + b"1" + b"}" * 60 + b"}}"),
+            "broken": await sent(b'{"task": '),
+            "list": await sent(b"[1]"),
+            "no utf-8": await sent(b'{"task": "\xff\xfe"}'),
+            "big number": await sent(b'{"task":"math","prompt":{"n":' + b"9" * 400 + b"}}"),
+            "slow": code_of(await raw(service, head("/jobs", "Content-Length: 100"), b"{")),
+            "slow head": code_of(await raw(service, b"POST /jobs HT")),
+            "no http": code_of(await raw(service, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n")),
+            "long head": code_of(await raw(service, b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")),
+            "smuggled": code_of(
+                await raw(
+                    service, head("/jobs", "Content-Length: 4", "Transfer-Encoding: chunked"), b"0\r\n\r\nGET /steps HTTP/1.1\r\n\r\n"
+                )
+            ),
+        }
+        health = await client.get("/healthz")
+        metrics = await read_text(service, "/metrics")
+
+    assert found == {
+        "said": 413,
+        "chunked": 413,
+        "bomb": 415,
+        "deep": 400,
+        "nested": 422,
+        "broken": 400,
+        "list": 400,
+        "no utf-8": 400,
+        "big number": 400,
+        "slow": 408,
+        "slow head": 408,
+        "no http": 400,
+        "long head": 400,
+        "smuggled": 400,
+    }
+    assert health.status == 200
+    assert 'rollstream_gateway_now{what="body_bytes_free"} 4096.0' in metrics  # all of the budget is there again
+
+
+async def test_a_thousand_idle_connections_keep_nobody_out(queue: QueueSettings, tmp_path: Path) -> None:
+    """They are closed when their time is over; beyond the bound one is told so, and those that are served stay."""
+    async with gateway(queue, tmp_path, max_connections=1010, head_s=1.0) as service:
+        client = service.client
+        await client.get("/healthz")  # this connection stands
+        where = urlsplit(service.url)
+        idle = await asyncio.gather(*(asyncio.open_connection(where.hostname, where.port) for _ in range(1000)))
+        among = await client.get("/healthz")
+        more = await asyncio.gather(*(asyncio.open_connection(where.hostname, where.port) for _ in range(20)))
+        told = [await asyncio.wait_for(reader.read(4096), 10) for reader, _ in more[-5:]]
+        ends = await asyncio.gather(*(asyncio.wait_for(reader.read(), 20) for reader, _ in idle))
+        after = await client.get("/healthz")
+        for _, writer in (*idle, *more):
+            writer.close()
+
+    assert (among.status, after.status) == (200, 200)
+    assert {code_of(end) for end in ends} == {408}
+    assert {code_of(one) for one in told} == {503}
+    assert b"1010 connections are open" in told[0]
+
+
+async def test_a_reader_of_events_that_never_reads_is_cut_off(
+    queue: QueueSettings, tmp_path: Path, client: AsyncClient, keys: Keys
+) -> None:
+    """Its buffers fill; then its time is over and its place is free. Meanwhile one reader more than may be is told so."""
+    path = tmp_path / "gw.sock"
+    async with gateway(queue, tmp_path, write_s=0.5, max_streams=1, socket=path) as service:
+        for number in range(60):  # more than the buffers of a connection hold
+            ended = {"kind": "job", "job": f"{RUN}.j-{number}", "run": RUN, "task": "math", "out": "ok", "why": "x" * 20_000}
+            await ask(client, "XADD", keys.results(RUN), "*", *(part for pair in ended.items() for part in pair))
+        await ask(client, "EXPIRE", keys.results(RUN), 60)
+        reader, writer = await asyncio.open_unix_connection(str(path), limit=64)
+        writer.write(b"GET /events?from=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session:
+
+            async def status() -> int:
+                async with session.get("http://gateway/events") as stream:
+                    return stream.status
+
+            async def is_taken() -> bool:
+                return await status() == 503
+
+            async def is_free() -> bool:
+                return await status() == 200
+
+            await wait_until(is_taken, "the one place is taken")
+            await wait_until(is_free, "it is free again")
+            async with session.get("http://gateway/healthz") as health:
+                assert health.status == 200
+        assert not service.task.done()
+        assert not reader.at_eof()  # it has not read what it was sent
+        writer.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from workers.handlers.reasoning_gym.handler import SAMPLES, ReasoningGymHandler
 from workers.handlers.submission import submitted
 from workers.handlers.task_data import BadTaskData, load_rows
 
-pytest.importorskip("reasoning_gym.factory", reason="the extra reasoning-gym")
+pytestmark = pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="the extra reasoning-gym")
+"""Looked for and not imported: only the graders' processes need it, and each pytest process would import it for a second."""
 TO_BE_MADE = {"id": "m1", "dataset": "simple_equations", "seed": 5, "index": 2, "config": {"min_terms": 2, "max_terms": 2}}
 BINARY = {"question": "?", "answer": "0 1\n1 0", "metadata": {"source_dataset": "binary_matrix"}}
 COUNTDOWN = {"question": "?", "answer": "7*6", "metadata": {"source_dataset": "countdown", "numbers": [6, 7], "target": 42}}

@@ -23,6 +23,7 @@ def main() -> None:
 def _main() -> None:
     with naming_extras():
         from ops.cli.app import app
+        from ops.not_reachable import NotReachable
         from pipeline.errors import BrokerMisused, BrokerUnreachable, RollstreamError
         from pipeline.logs import redact_text
 
@@ -34,6 +35,9 @@ def _main() -> None:
         except BrokerMisused as error:
             print(f"rollstream: Redis refuses: {redact_text(str(error))}", file=sys.stderr)
             raise SystemExit(2) from error
+        except NotReachable as error:
+            print(f"rollstream: {redact_text(str(error))}", file=sys.stderr)
+            raise SystemExit(3) from error
         except RollstreamError as error:
             print(f"rollstream: {redact_text(str(error))}", file=sys.stderr)
             raise SystemExit(2) from error

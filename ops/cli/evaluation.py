@@ -46,7 +46,7 @@ def evaluate_data(
     config: Annotated[Path | None, typer.Option(help="A rollstream.toml.")] = None,
 ) -> None:
     """Sample each row n times through the pipeline, grade it, and show pass@k with 95 % intervals. Stopped and started again it does
-    what is missing. Ends with 1 when the preflight fails."""
+    what is missing. Ends with 1 when the preflight fails, or no sample is valid."""
     from ops.console import open_console
     from ops.evaluation import Asked, numbers_as_map, plan_of, run_evaluation
     from ops.evaluation.view import results_table, standing_line
@@ -86,7 +86,8 @@ def evaluate_data(
                 source=", ".join(rows.sources),
                 config=config,
             )
-            typer.echo(f"run {plan.run}: {plan.n_rows:,} rows, {samples} samples of each; results in {file}", err=True)
+            each = "a sample" if samples == 1 else f"{samples} samples"
+            typer.echo(f"run {plan.run}: {plan.n_rows:,} rows, {each} of each; results in {file}", err=True)
             with ProgressLine() as line:
 
                 def told(standing: Standing) -> None:
@@ -102,6 +103,9 @@ def evaluate_data(
         typer.echo(orjson.dumps(shown).decode())
     else:
         open_console().print(results_table(plan, numbers, file))
+    if numbers.asked and not numbers.valid:
+        typer.echo(f"no sample is valid: {next(iter(numbers.why_invalid))}", err=True)
+        raise typer.Exit(1)
 
 
 async def _passes(stages: Foreground, plan: Plan, rows: Rows, most: int, *, as_json: bool) -> bool:

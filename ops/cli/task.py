@@ -148,8 +148,10 @@ def try_task(
     """One job in the foreground, through INIT, RUN and EVAL, without Redis; each turn is shown as it ends, then the grade. Ends with 1 when
     the job could not be graded, whatever the reward."""
     from ops.console import open_console
+    from ops.not_reachable import NotReachable
     from ops.sandbox_service import ServiceNotStarted
     from ops.tasks.attempt_view import attempt_as_map, show_attempt
+    from ops.tasks.model_server import key_in
     from pipeline.errors import InvalidRequest
     from pipeline.logs import redact_text
     from pipeline.messages import Stage
@@ -159,7 +161,7 @@ def try_task(
         raise typer.BadParameter("name a --server, or take --scripted", param_hint="--server")
     _say_logs()
     template = _template(task, request, option, capability, model=model, run_seed=seed)
-    key = api_key_file.read_text(encoding="utf-8").strip() if api_key_file else ""
+    key = key_in(api_key_file)
     console = None if as_json else open_console()
 
     async def act() -> Attempt:
@@ -167,7 +169,7 @@ def try_task(
 
     try:
         done = quietly(act())
-    except (typer.Exit, InvalidRequest, ServiceNotStarted):
+    except (typer.Exit, InvalidRequest, ServiceNotStarted, NotReachable):
         raise
     except Exception as error:  # whatever a handler raises: a job in the foreground has nobody else to tell
         failure = failure_of(Stage.RUN, error)

@@ -17,6 +17,7 @@ from ops.evaluation.fleet import workers_here
 from ops.evaluation.numbers import Numbers, numbers_of
 from ops.evaluation.plan import Plan
 from ops.evaluation.results import ResultsFile
+from ops.tasks.model_server import ask_server
 from ops.tasks.scripts import scripted_problems, write_problems
 from pipeline.embedded import open_redis
 from pipeline.errors import InvalidRequest, RollstreamError
@@ -26,7 +27,6 @@ from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
 from trainer_client import connect
 from workers.handlers.base import TaskHandler
-from workers.llm.connect import connect_backend
 
 SCRIPTED_START_S = 30.0
 POLL_S = 0.05
@@ -61,6 +61,7 @@ async def run_evaluation(plan: Plan, handler: TaskHandler, asked: Asked, *, told
 
     Raises:
         InvalidRequest: no server, or the file is of another evaluation.
+        NotReachable
         WorkerEnded
         RollstreamError
     """
@@ -84,7 +85,7 @@ async def _through_the_pipeline(
         if with_workers:
             children = stack.enter_context(workers_here(plan.run, settings.redis_url, slots=asked.slots, config=asked.config))
             for server in asked.servers:
-                await _try(server, plan.template.model)
+                await ask_server(server, plan.template.model)
         urls = list(asked.servers)
         if asked.scripted:
             assert children is not None, "the command line takes a scripted model with workers alone"
@@ -100,16 +101,6 @@ async def _through_the_pipeline(
         await _unless_one_ends(children, evaluate(run, plan, results, told=told))
         if urls:
             await pool.detach(plan.run, urls)
-
-
-async def _try(url: str, model: str) -> None:
-    """Asks a server what it can do: one that nobody reaches would be waited for.
-
-    Raises:
-        ModelError: it does not answer as one.
-    """
-    async with connect_backend(url, model=model) as backend:
-        await backend.probe()
 
 
 async def _scripted(stack: AsyncExitStack, plan: Plan, handler: TaskHandler, children: ChildProcesses) -> str:

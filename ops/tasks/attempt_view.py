@@ -13,6 +13,7 @@ from rich.text import Text
 from ops.job_json import record_as_map
 from ops.tasks.attempt import Attempt, attempt, tokenizer_of
 from ops.tasks.foreground import foreground
+from ops.tasks.model_server import ask_server
 from ops.tasks.rows import read_rows, spec_of
 from ops.tasks.scripts import scripted_problems
 from ops.trajectory_growing import GrowingTrajectory
@@ -43,6 +44,7 @@ async def show_attempt(
 
     Raises:
         InvalidRequest: no such task, no such option, no such row, or a row that is no problem.
+        NotReachable
         Exception: what broke the job.
     """
     async with AsyncExitStack() as stack:
@@ -51,7 +53,9 @@ async def show_attempt(
         handler.check_options(template.options)
         rows = read_rows(handler, data)
         spec = spec_of(template, rows.named(row))
-        if not server:
+        if server:
+            await ask_server(server, template.model, api_key=api_key)
+        else:
             scripted = ScriptedServer(problems=scripted_problems(handler, template, rows.rows))
             server = (await stack.enter_async_context(scripted)).url
         model = await stack.enter_async_context(connect_backend(server, model=template.model, api_key=api_key))

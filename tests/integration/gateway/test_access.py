@@ -16,7 +16,7 @@ pytestmark = pytest.mark.one_server
 TOKENS = {"trainer": "trainer-0123456789abcdef", "ops": "ops-0123456789abcdef", "read": "read-0123456789abcdef"}
 
 
-def write_tokens(folder: Path) -> dict[str, object]:
+def write_tokens(folder: Path) -> dict[str, Path]:
     files = {}
     for role, token in TOKENS.items():
         path = folder / f"{role}.token"
@@ -24,6 +24,14 @@ def write_tokens(folder: Path) -> dict[str, object]:
         path.chmod(0o600)
         files[f"{role}_token_file"] = path
     return files
+
+
+def change(path: Path, text: str | None) -> None:
+    """Writes another text, or removes the file."""
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
 
 
 async def test_each_role_may_what_it_may_and_tokens_are_changed_without_a_restart(
@@ -47,9 +55,9 @@ async def test_each_role_may_what_it_may_and_tokens_are_changed_without_a_restar
         )
         health = await client.get("/healthz")
         told = await client.post("/jobs", {}, headers={"Authorization": f"Bearer {TOKENS['read']}"})
-        Path(str(files["read_token_file"])).write_text("another-0123456789abcdef\n")
+        change(files["read_token_file"], "another-0123456789abcdef\n")
         found["old"], found["new"] = await codes(f"Bearer {TOKENS['read']}"), await codes("Bearer another-0123456789abcdef")
-        Path(str(files["read_token_file"])).unlink()
+        change(files["read_token_file"], None)
         found["lost"] = await codes("Bearer another-0123456789abcdef")
 
     assert found == {

@@ -7,17 +7,17 @@ from random import Random
 import numpy as np
 
 from ops.gateway.original_messages import original_messages
-from pipeline.messages import ChatMessage, Segment, Trajectory
+from pipeline.messages import ChatMessage, Segment, Trajectory, Turn
 from pipeline.testing.builders import a_segment, a_trajectory, a_turn
 
 DIALOGUES = 200
 
 
 def dialogue(seed: int) -> Trajectory:
-    """A dialogue as an agent records it: segments whose sampled stretches are its turns, one assistant message a turn. Some turns are several
-    calls, next to one another, since they were aborted and went on."""
+    """A dialogue as an agent records it: segments whose sampled stretches are its turns, one assistant message a turn. Some turns are
+    several calls, next to one another, since they were aborted and went on."""
     random = Random(seed)
-    segments, turns = list[Segment](), []
+    segments, turns = list[Segment](), list[Turn]()
     messages = [ChatMessage(role=role, content=role) for role in random.choice((("user",), ("system", "user")))]
     for place in range(random.randint(1, 3)):
         mask = list[int]()

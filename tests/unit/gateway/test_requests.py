@@ -208,4 +208,4 @@ def test_an_event_is_one_whatever_is_in_it() -> None:
 )
 def test_settings_that_cannot_be_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest, match="gateway"):
-        GatewaySettings.load(**fields)
+        GatewaySettings.load(None, **fields)

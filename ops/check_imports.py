@@ -51,9 +51,10 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "pipeline": (),
     "trainer_client": (),
     "workers": ("workers",),
+    "workers.llm.tiny": ("workers", "train-tiny"),
     "ops": ("workers", "ops"),
 }
-"""The extras that the environment of each package has, beside the base."""
+"""The extras that the environment of each package has, beside the base. A module has those of the longest name here that begins its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +211,7 @@ def _stands_beside(module: str, top: str, names: frozenset[str]) -> bool:
 
 
 def _extras_of(module: str) -> tuple[str, ...]:
-    return ROLES[module.partition(".")[0]]
+    return ROLES[max((name for name in ROLES if f"{module}.".startswith(f"{name}.")), key=len)]
 
 
 def _declared(project: Mapping[str, object]) -> dict[str, frozenset[str]]:

@@ -186,8 +186,9 @@ def test_the_program_of_the_readme_runs(fleet: Run, tmp_path: Path) -> None:
 
     said = fleet(str(program))
 
-    tokens = re.findall(r"^([12]) (e\d+-\d+) ([01])\.0 (\d+) (\d+)$", said, re.MULTILINE)
-    assert {step for step, *_ in tokens} == {"1", "2"}
-    assert len(tokens) == 2 * 2 * 4
-    assert all(0 <= int(trained) < int(total) for *_, total, trained in tokens)
-    assert any(int(trained) for *_, trained in tokens)  # of a member that a limit cut off, none is
+    batches = re.findall(r"^step ([12]): (\d+) rows, (\d+) tokens, (\d+) with a loss$", said, re.MULTILINE)
+    assert {step for step, *_ in batches} == {"1", "2"}
+    assert all(0 < int(trained) < int(total) for *_, total, trained in batches)
+    rollouts = re.findall(r"^(e\d+-\d+) ([01])\.0 (-?0\.\d+) ", said, re.MULTILINE)
+    assert 2 * 2 < len(rollouts) <= 2 * 2 * 4  # one that a limit cut off has no loss, and is left out
+    assert {(reward, advantage[0] == "-") for _, reward, advantage in rollouts} == {("0", True), ("1", False)}

@@ -186,7 +186,10 @@ def _decoded(manifest: Manifest, entry: Entry, raw: bytes | None) -> Trajectory:
 def _data(manifest: Manifest, group: ManifestGroup, raw: bytes | None) -> Json:
     if raw is None:
         raise BodyMissing(group.id, "prompt", f"{manifest.prompt_key(group)} is not in Redis: its step was acked, or its time ran out")
-    return decode(Prompt, raw).data
+    try:
+        return decode(Prompt, raw).data
+    except DamagedBody as error:
+        raise DamagedBody(f"prompt of {group.id}: {error.why}", raw) from error
 
 
 def _with_sizes(member: ManifestMember, trajectory: Trajectory) -> ManifestMember:

@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from ops.sandbox_service import ServiceNotStarted
 from ops.tasks.foreground import Foreground
 from ops.tasks.rows import spec_of
-from pipeline.messages import JobSpec, JobTemplate, Stage, Trajectory
+from pipeline.messages import Grade, JobSpec, JobTemplate, Stage, Trajectory
 from workers.handlers.base import NoSandboxes, TaskHandler
 from workers.handlers.task_data import Row
 from workers.sandbox.errors import NodeUnavailable
 from workers.stages.failures import described, failure_of
 
 MOST_REASON_CHARS = 600
+MOST_WARNINGS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class Score:
     why: str
     """What the grader said, or what broke it."""
     seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
+    """What the grader noticed of the row or its image (`warnings` in a grade's details), and that it calls the answer tampering."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,11 @@ class CheckedRow:
             found.append(f"an empty answer scores {_shown(self.empty)}, expected 0")
         return tuple(found)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is no fault of the row, and should be known before it is trained on."""
+        return self.gold.warnings if self.gold is not None else ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
@@ -67,6 +75,10 @@ class Preflight:
     @property
     def failed(self) -> tuple[CheckedRow, ...]:
         return tuple(row for row in self.checked if row.faults)
+
+    @property
+    def warned(self) -> tuple[CheckedRow, ...]:
+        return tuple(row for row in self.checked if row.warnings)
 
     @property
     def without_gold(self) -> tuple[CheckedRow, ...]:
@@ -136,7 +148,16 @@ async def _score(stages: Foreground, spec: JobSpec, trajectory: Trajectory) -> S
     except Exception as error:  # noqa: BLE001  # whatever a grader raises is a finding about the row
         return Score(reward=None, why=_broken(error))
     said = " · ".join(f"{name}: {value}" for name, value in grade.details.items() if name != "sandbox")
-    return Score(reward=grade.reward, why=said[:MOST_REASON_CHARS], seconds=grade.seconds)
+    return Score(reward=grade.reward, why=said[:MOST_REASON_CHARS], seconds=grade.seconds, warnings=_warnings(grade))
+
+
+def _warnings(grade: Grade) -> tuple[str, ...]:
+    found: list[object] = []
+    for name in ("warnings", "tampering"):
+        told = grade.details.get(name)
+        if isinstance(told, list | tuple):
+            found += (f"the reference is called tampering: {each}" if name == "tampering" else each for each in told)
+    return tuple(str(each)[:MOST_REASON_CHARS] for each in found[:MOST_WARNINGS])
 
 
 def _again(spec: JobSpec) -> JobSpec:

@@ -12,6 +12,7 @@ from ops.visible_text import visible, visible_line
 from workers.sandbox.spec import Isolation, SandboxSpec
 
 ROWS_NAMED = 20
+WARNINGS_SHOWN = 50
 
 
 def task_lines(tasks: Sequence[ListedTask], here: SandboxesHere | None) -> Iterator[str]:
@@ -63,20 +64,36 @@ def task_as_map(task: ListedTask, here: SandboxesHere | None) -> dict[str, Any]:
 
 
 def preflight_lines(found: Preflight) -> Iterator[str]:
-    """What failed and what each scored, then the counts."""
+    """What failed and what each scored, what graders noticed, then the counts."""
     for row in found.failed:
         yield f"{visible_line(row.row)}: {'; '.join(row.faults)}"
         yield from (f"    {line}" for line in _reasons(row))
+    yield from _warning_lines(found)
     without = found.without_gold
     if without:
-        some = ", ".join(visible_line(row.row) for row in without[:ROWS_NAMED]) + (", ..." if len(without) > ROWS_NAMED else "")
-        yield f"{len(without):,} rows hold no reference: {some}"
+        yield f"{len(without):,} rows hold no reference: {_named([row.row for row in without])}"
     graded = len(found.checked) - len(without)
     yield (
         f"{found.task}: {len(found.checked):,} rows, "
         f"{len(found.checked) - len(found.failed):,} as they should be, {len(found.failed):,} not; "
         f"{graded:,} references graded"
     )
+
+
+def _warning_lines(found: Preflight) -> Iterator[str]:
+    """What graders noticed, each once with the rows: an image may be that of thousands."""
+    rows: dict[str, list[str]] = {}
+    for row in found.warned:
+        for warning in row.warnings:
+            rows.setdefault(warning, []).append(row.row)
+    for warning, some in [*rows.items()][:WARNINGS_SHOWN]:
+        yield f"noticed: {visible_line(warning)} ({_named(some)})"
+    if len(rows) > WARNINGS_SHOWN:
+        yield f"noticed: {len(rows) - WARNINGS_SHOWN:,} more; --json has all"
+
+
+def _named(rows: Sequence[str]) -> str:
+    return ", ".join(map(visible_line, rows[:ROWS_NAMED])) + (", ..." if len(rows) > ROWS_NAMED else "")
 
 
 def preflight_as_map(found: Preflight) -> dict[str, Any]:
@@ -86,6 +103,7 @@ def preflight_as_map(found: Preflight) -> dict[str, Any]:
         "rows": len(found.checked),
         "passed": found.passed,
         "without_reference": [row.row for row in found.without_gold],
+        "warnings": {row.row: list(row.warnings) for row in found.warned},
         "failed": [
             {
                 "row": row.row,

@@ -12,6 +12,7 @@ import pytest
 from tests.contract.sandbox.kinds import KINDS
 from workers.graders import GraderError
 from workers.graders.swe import apply_patch, extract_patch, hide_future
+from workers.graders.swe.history import look_outside
 from workers.sandbox import Sandbox, SandboxOwner
 from workers.sandbox.local.folder import remove_tree
 
@@ -47,6 +48,22 @@ async def test_what_the_task_names_wrongly_is_raised_and_leaves_the_repository_a
         await apply_patch(sandbox, nothing, PATCH)
 
     assert (await sandbox.exec("git log --format=%H; git status --porcelain", cwd=repo, timeout_s=30)).stdout_text.strip() == head
+
+
+async def test_objects_and_work_trees_elsewhere_are_named_before_and_after(sandbox: Sandbox) -> None:
+    """They may hold the repair: preflight tells of them by a look that changes nothing, INIT while it hides what is later."""
+    repo, mirror, other = (f"{sandbox.workdir}/{name}" for name in ("copy", "mirror", "other"))
+    clone = "git clone -q --bare repo mirror && git clone -q --shared mirror copy"
+    make = f"{MAKE} && cd .. && {clone} && cd copy && git worktree add -q ../other"
+    head = (await sandbox.exec(f"({make}) 2> /dev/null && git -C copy rev-parse HEAD", timeout_s=30)).stdout_text.strip()
+
+    looked = await look_outside(sandbox, repo, head)
+    files = (await sandbox.exec("git status --porcelain --branch; git worktree list | wc -l", cwd=repo, timeout_s=30)).stdout_text
+    hidden = await hide_future(sandbox, repo, head)
+
+    assert sorted(looked) == sorted([f"{mirror}/objects", other])
+    assert hidden.outside == looked
+    assert files.splitlines()[1:] == ["2"]
 
 
 async def test_an_agent_that_holds_up_git_gets_no_patch_and_holds_up_nobody_else(sandbox: Sandbox) -> None:

@@ -86,6 +86,20 @@ def test_a_patch_that_does_not_apply() -> None:
     assert grade.details["patch_left_out"] == ["big.bin: too large"]
 
 
+def test_what_an_image_still_holds_of_later_history_is_told() -> None:
+    """The row is as good as ever; whoever made the image can make a better one."""
+    found = evaluation(outside=("/mirror/objects",), applied=replace(APPLIED, dropped=("logo.png",)))
+
+    grade = graded(found, fractional=False, extra={})
+
+    assert grade.reward == 1.0
+    assert grade.details["warnings"] == [
+        "/mirror/objects is outside of the repository and may hold its later history",
+        "logo.png was dropped from the patch: a submodule, or a binary change without its data",
+    ]
+    assert "warnings" not in graded(evaluation(), fractional=False, extra={}).details
+
+
 @pytest.mark.parametrize("patch", [b"", b"text\n", "Grüße\n".encode(), b"latin \xe9\n", bytes(range(256))])
 def test_a_patch_travels_as_it_is(patch: bytes) -> None:
     assert patch_in(patch_as_extra(patch)) == patch

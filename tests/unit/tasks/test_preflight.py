@@ -40,7 +40,8 @@ class Sums(TaskHandler):
         if row.get("nan"):
             return Grade(reward=float("nan"), grader="sums/1")
         right = context.trajectory.answer == str(row["answer"]) or bool(row.get("generous"))
-        return Grade(reward=1.0 if right else 0.0, details={"said": context.trajectory.answer}, grader="sums/1")
+        noticed = {name: row[name] for name in ("warnings", "tampering") if name in row}
+        return Grade(reward=1.0 if right else 0.0, details={"said": context.trajectory.answer, **noticed}, grader="sums/1")
 
     def gold(self, spec: JobSpec) -> Trajectory | None:
         data = spec.prompt.data
@@ -88,6 +89,22 @@ async def test_what_is_wrong_is_told_row_by_row_with_what_it_scored() -> None:
     assert said.endswith("sums: 7 rows, 2 as they should be, 5 not; 6 references graded")
     assert preflight_as_map(found)["without_reference"] == ["no reference"]
     assert not found.passed
+
+
+async def test_what_a_grader_noticed_is_told_once_with_its_rows_and_is_no_fault() -> None:
+    rows: list[dict[str, object]] = [{"id": f"r{number}", "answer": number, "warnings": ["/old may hold it"]} for number in range(30)]
+    rows.append({"id": "helped", "answer": 1, "tampering": ["conftest.py steers the runner"]})
+
+    found, _ = await check(rows)
+
+    assert found.passed
+    first, second, last = preflight_lines(found)
+    assert first == f"noticed: /old may hold it ({', '.join(f'r{number}' for number in range(20))}, ...)"
+    assert second == "noticed: the reference is called tampering: conftest.py steers the runner (helped)"
+    assert last == "sums: 31 rows, 31 as they should be, 0 not; 31 references graded"
+    warnings = preflight_as_map(found)["warnings"]
+    assert len(warnings) == 31
+    assert warnings["r7"] == ["/old may hold it"]
 
 
 async def test_no_more_rows_are_graded_at_a_time_than_asked_for() -> None:

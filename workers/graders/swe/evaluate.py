@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from workers.graders.errors import GraderError
 from workers.graders.swe.agreement import Results, agree, agree_on_log
 from workers.graders.swe.channel import GRADER, MAX_LOG_BYTES, REPORTED, Heard, run_with_reporter
+from workers.graders.swe.history import look_outside
 from workers.graders.swe.logs import ParsedLog, parse_log
 from workers.graders.swe.patch_apply import Applied, apply_patch
 from workers.graders.swe.repository import PreparedRepository, RepositorySource, lay_files, prepare_repository
@@ -85,6 +86,8 @@ class Evaluation:
     returncode: int | None = None
     took_s: float = 0.0
     notices: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    """Folders of the image, outside of the repository, that may hold its later history (`history.Hidden.outside`)."""
 
 
 async def evaluate(sandbox: Sandbox, source: RepositorySource, tests: SweTests, patch: bytes) -> Evaluation:
@@ -96,10 +99,17 @@ async def evaluate(sandbox: Sandbox, source: RepositorySource, tests: SweTests, 
     """
     began = time.monotonic()
     repository = await prepare_repository(sandbox, source)
+    outside = () if source.files else await look_outside(sandbox, repository.folder, repository.base_commit)
     applied = await apply_patch(sandbox, repository.folder, patch)
     if not applied.applies:
-        took_s = time.monotonic() - began
-        return Evaluation(resolved=False, reason=applied.reason, detail=applied.detail, applied=applied, took_s=took_s)
+        return Evaluation(
+            resolved=False,
+            reason=applied.reason,
+            detail=applied.detail,
+            applied=applied,
+            took_s=time.monotonic() - began,
+            outside=outside,
+        )
     whole = await tree_entries(sandbox, repository.folder, repository.whole_tree) if source.hidden else {}
     hidden = {path: entry for path, entry in whole.items() if _below(path, source.hidden)}
     undone = await _put_back(sandbox, repository, source, tests, applied, hidden)
@@ -133,6 +143,7 @@ async def evaluate(sandbox: Sandbox, source: RepositorySource, tests: SweTests, 
         returncode=heard.returncode,
         took_s=time.monotonic() - began,
         notices=heard.notices,
+        outside=outside,
     )
 
 

@@ -13,6 +13,7 @@ Invariants
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from importlib.resources import files
 
@@ -49,18 +50,19 @@ async def hide_future(sandbox: Sandbox, repo: str, base_commit: str, *, timeout_
         GraderError: there is no such repository or commit, its history has holes, it took too long, or something later is still there
             afterwards. The sandbox is not to be used then.
     """
-    ends = time.monotonic() + timeout_s
-    top = await _treat(sandbox, repo, base_commit, ends)
-    submodules: list[str] = []
-    outside = list(top.outside)
-    waiting = [(path, commit) for commit, path in top.submodules]
-    while waiting:
-        path, commit = waiting.pop()
-        treated = await _treat(sandbox, f"{repo}/{path}", commit, ends)
-        submodules.append(path)
-        outside += treated.outside
-        waiting += [(f"{path}/{below}", its_commit) for its_commit, below in treated.submodules]
-    return Hidden(commits=top.commits, tags=tuple(top.tags), submodules=tuple(sorted(submodules)), outside=tuple(dict.fromkeys(outside)))
+    treated = [each async for each in _each(sandbox, repo, base_commit, time.monotonic() + timeout_s)]
+    top = treated[0][1]
+    submodules = tuple(sorted(path for path, _ in treated[1:]))
+    return Hidden(commits=top.commits, tags=tuple(top.tags), submodules=submodules, outside=_outside(treated))
+
+
+async def look_outside(sandbox: Sandbox, repo: str, commit: str, *, timeout_s: float = HIDE_LIMIT_S) -> tuple[str, ...]:
+    """What `Hidden.outside` of a repository would be, which is left as it is.
+
+    Raises:
+        GraderError: there is no such repository or commit.
+    """
+    return _outside([each async for each in _each(sandbox, repo, commit, time.monotonic() + timeout_s, look=True)])
 
 
 @dataclass(slots=True)
@@ -74,9 +76,24 @@ class _Treated:
     outside: list[str] = field(default_factory=list)
 
 
-async def _treat(sandbox: Sandbox, repo: str, commit: str, ends: float) -> _Treated:
+async def _each(sandbox: Sandbox, repo: str, commit: str, ends: float, *, look: bool = False) -> AsyncIterator[tuple[str, _Treated]]:
+    """The repository, and the submodules in it by their paths."""
+    waiting = [("", commit)]
+    while waiting:
+        path, its_commit = waiting.pop()
+        treated = await _treat(sandbox, f"{repo}/{path}" if path else repo, its_commit, ends, look=look)
+        yield path, treated
+        waiting += [(f"{path}/{below}" if path else below, commit_below) for commit_below, below in treated.submodules]
+
+
+def _outside(treated: Iterable[tuple[str, _Treated]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(folder for _, each in treated for folder in each.outside))
+
+
+async def _treat(sandbox: Sandbox, repo: str, commit: str, ends: float, *, look: bool) -> _Treated:
     left_s = max(1.0, ends - time.monotonic())
-    result = await sandbox.exec(["bash", "-c", _SCRIPT, "history", repo, commit], timeout_s=left_s, max_output_bytes=MAX_OUTPUT_BYTES)
+    command = ["bash", "-c", _SCRIPT, "history", repo, commit, "look" if look else ""]
+    result = await sandbox.exec(command, timeout_s=left_s, max_output_bytes=MAX_OUTPUT_BYTES)
     if result.timed_out or result.returncode != 0 or result.truncated_bytes:
         why = "took too long" if result.timed_out else result.stderr_text.strip()[-500:] or f"exit code {result.returncode}"
         raise GraderError(f"the history of {repo} after {commit} could not be hidden: {why}", grader=GRADER)

@@ -1,4 +1,4 @@
-# Builds a repository anew from one commit. Arguments: repository, commit. Run by `history.py`. Prints, a NUL behind each:
+# Builds a repository anew from one commit. Arguments: repository, commit, `look` = change nothing. Run by `history.py`. Prints, a NUL each:
 #   commits N | tag NAME | submodule HASH PATH | outside FOLDER
 # Exit code 3: there is no such repository or commit; 4: something is left that the commit does not reach.
 # Without `set -u`: until bash 4.4 an empty list counts as unset.
@@ -17,13 +17,29 @@ cd -- "$repo" && [ -e .git ] || stop 3 "no repository at $repo"
 export GIT_DIR=$PWD/.git GIT_WORK_TREE=$PWD
 own=$(git rev-parse --absolute-git-dir) && shared=$(cd -- "$(git rev-parse --git-common-dir)" && pwd -P) || stop 3 "$repo cannot be read"
 base=$(git rev-parse --verify -q "$wanted^{commit}") || stop 3 "commit $wanted is not in $repo"
+if [ "$shared" = "$(cd -- "$own" && pwd -P)" ]; then place=$own; else place=$PWD/.git; say outside "$shared"; fi
+for folder in "$shared"/worktrees/*/; do
+    [ -f "$folder/gitdir" ] && [ "$place" = "$own" ] && say outside "$(dirname -- "$(cat -- "$folder/gitdir")")"
+done
+[ -f "$shared/objects/info/alternates" ] && while IFS= read -r line; do say outside "$line"; done < "$shared/objects/info/alternates"
+checked_out() { # submodules that are there: hash and path
+    git ls-tree -r -z "$base" | while IFS= read -r -d '' entry; do
+        path=${entry#*$'\t'}
+        case $entry in 160000*) [ -e "$path/.git" ] || continue ;; *) continue ;; esac
+        read -r _ _ hash <<< "${entry%%$'\t'*}"
+        printf '%s %s\0' "$hash" "$path"
+    done
+}
+if [ "$3" = look ]; then
+    checked_out | while IFS= read -r -d '' entry; do say submodule "$entry"; done
+    exit 0
+fi
 rm -f -- "$shared/info/grafts"
 if [ "$(git rev-parse --verify -q 'HEAD^{commit}')" != "$base" ]; then
     git checkout -q -f --detach "$base" || stop 3 "commit $wanted of $repo cannot be checked out"
 fi
 branch=$(git symbolic-ref -q HEAD)
 
-if [ "$shared" = "$(cd -- "$own" && pwd -P)" ]; then place=$own; else place=$PWD/.git; say outside "$shared"; fi
 format=()
 [ ${#base} -eq 64 ] && format=(--object-format=sha256)
 new=$(mktemp -d "$(dirname -- "$place")/.rollstream-XXXXXXXX") || stop 5 "no room for a new repository"
@@ -57,15 +73,9 @@ git config --file "$new/config" --name-only -z --get-regexp '^(remote|branch|url
     while IFS= read -r -d '' name; do git config --file "$new/config" --unset-all "$name"; done
 git config --file "$new/config" --unset-all extensions.partialclone
 
-for folder in "$shared"/worktrees/*/; do
-    [ -f "$folder/gitdir" ] && [ "$place" = "$own" ] && say outside "$(dirname -- "$(cat -- "$folder/gitdir")")"
-done
-[ -f "$shared/objects/info/alternates" ] && while IFS= read -r line; do say outside "$line"; done < "$shared/objects/info/alternates"
-git ls-tree -r -z "$base" | while IFS= read -r -d '' entry; do
-    path=${entry#*$'\t'}
-    case $entry in 160000*) [ -e "$path/.git" ] || continue ;; *) continue ;; esac
-    read -r _ _ hash <<< "${entry%%$'\t'*}"
-    say submodule "$hash $path"
+checked_out | while IFS= read -r -d '' entry; do
+    path=${entry#* }
+    say submodule "$entry"
     # the git folder of a submodule lies inside ours, and stays where it is found
     folder=$(env -u GIT_WORK_TREE GIT_DIR="$PWD/$path/.git" git rev-parse --absolute-git-dir) || continue
     case $folder in

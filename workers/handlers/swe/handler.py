@@ -160,6 +160,10 @@ def graded(found: Evaluation, *, fractional: bool, extra: Json) -> Grade:
         "tampering": 1.0 if found.tampering else 0.0,
         "applied": 1.0 if found.applied.applies else 0.0,
     }
+    warnings = [
+        *(f"{folder} is outside of the repository and may hold its later history" for folder in found.outside),
+        *(f"{path} was dropped from the patch: a submodule, or a binary change without its data" for path in found.applied.dropped),
+    ]
     details: Json = {
         "reason": found.reason,
         "detail": found.detail[:2000],
@@ -173,6 +177,7 @@ def graded(found: Evaluation, *, fractional: bool, extra: Json) -> Grade:
         "timed_out": found.reason == "timed_out",
         "log_bytes": len(found.log),
         "notices": list(found.notices),
+        **({"warnings": warnings[:SHOWN]} if warnings else {}),
         **_of_patch(extra),
     }
     return replace(_graded(reward, components, details), seconds=found.took_s)

@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 from typer._click.exceptions import UsageError
 
 from ops.cli.app import app
+from ops.gateway import GatewaySettings
 from ops.housekeeping_queue import HousekeepingSettings
 from ops.launcher import checks
 from ops.llm_server.settings import VllmSettings
@@ -244,6 +245,7 @@ def shown_default(value: object) -> str:
     [
         ("The queue", QueueSettings, {}),
         ("A worker", WorkerSettings, {"stage": "*required*", "node": "*host*"}),
+        ("The gateway", GatewaySettings, {}),
         ("Web search", SearchSettings, {}),
         ("Text environments", GymSettings, {}),
         ("Reward services", ScorerSettings, {"kind": "*required*", "urls": "*required*"}),
@@ -268,6 +270,7 @@ def test_each_variable_of_the_environment_is_explained_and_exists() -> None:
     built = {f"ROLLSTREAM_{name.upper()}" for name in QueueSettings.model_fields} | {
         f"ROLLSTREAM_WORKER_{name.upper()}" for name in WorkerSettings.model_fields
     }
+    built |= {f"ROLLSTREAM_GATEWAY_{name.upper()}" for name in GatewaySettings.model_fields}
     built |= {f"ROLLSTREAM_SEARCH_{name.upper()}" for name in SearchSettings.model_fields}
     built |= {f"ROLLSTREAM_GYM_{name.upper()}" for name in GymSettings.model_fields}
     built |= {f"ROLLSTREAM_VLLM_{name.upper()}" for name in VllmSettings.model_fields}

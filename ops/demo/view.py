@@ -150,8 +150,10 @@ def _figures(console: Console, outcome: DemoOutcome) -> None:
     step, statistics = outcome.step.record, outcome.statistics
     metrics = outcome.step.metrics
     ended = statistics.outcomes
+    launched, later = groups_by_end(step, statistics.groups, parked=outcome.parked)
     rows = {
-        "groups": groups_by_end(step, statistics.groups, parked=outcome.parked),
+        "groups": launched,
+        **({"later": later} if later else {}),
         "rollouts": " · ".join(f"{count} {name}" for name, count in sorted(ended.items())),
         "reward": f"mean {metrics['reward_mean']:.2f} of trained members, {metrics['reward_mean_all']:.2f} of all judged groups",
         "tokens": " · ".join(shares(statistics.tokens)),
@@ -166,8 +168,8 @@ def _figures(console: Console, outcome: DemoOutcome) -> None:
         console.print(f"[bold]{name:9s}[/bold]{text}")
 
 
-def groups_by_end(step: StepRecord, counted: Mapping[str, int], *, parked: int) -> str:
-    """How all groups that were launched ended: those of the step, then those that closed when it was complete.
+def groups_by_end(step: StepRecord, counted: Mapping[str, int], *, parked: int) -> tuple[str, str]:
+    """How all groups that were launched ended: those of the step, and those that closed when it was complete; empty = there were none.
 
     Args:
         counted: of the run: launched, and by verdict.
@@ -196,8 +198,8 @@ def groups_by_end(step: StepRecord, counted: Mapping[str, int], *, parked: int) 
         later += [f"{count} {verdict.value}"] if count else []
         left -= count
     later += [f"{left} not closed yet"] if left > 0 else []
-    launched = f"{counted.get('launched', 0)} launched: {' · '.join(words)}"
-    return launched + (f" · when it was complete {', '.join(later)}" if later else "")
+    after = f"{' · '.join(later)}, after the step was complete" if later else ""
+    return f"{counted.get('launched', 0)} launched: {' · '.join(words)}", after
 
 
 def next_commands(console: Console, outcome: DemoOutcome, *, kept: DemoState | None, again: str) -> None:

@@ -36,8 +36,8 @@ def test_groups_that_closed_when_the_step_was_complete_are_counted() -> None:
     counted = {"launched": 25, "informative": 8, "filtered": 9, "cancelled": 5, "given_up": 5}
 
     assert groups_by_end(a_step(), counted, parked=3) == (
-        "25 launched: 8 informative (target 8) · 8 filtered · 0 dropped · 5 cancelled as redundant"
-        " · when it was complete 3 informative, parked for a next step, 1 filtered"
+        "25 launched: 8 informative (target 8) · 8 filtered · 0 dropped · 5 cancelled as redundant",
+        "3 informative, parked for a next step · 1 filtered, after the step was complete",
     )
 
 
@@ -46,10 +46,10 @@ def test_a_step_that_took_everything_says_no_more() -> None:
 
     said = groups_by_end(a_step(dead=2, dropped=1), counted, parked=0)
 
-    assert said == "24 launched: 8 informative (target 8) · 8 filtered · 1 dropped · 5 cancelled as redundant · 2 dead"
+    assert said == ("24 launched: 8 informative (target 8) · 8 filtered · 1 dropped · 5 cancelled as redundant · 2 dead", "")
 
 
 def test_groups_that_are_still_open_are_told() -> None:
     counted = {"launched": 22, "informative": 8, "filtered": 8, "cancelled": 5}
 
-    assert groups_by_end(a_step(), counted, parked=0).endswith(" · when it was complete 1 not closed yet")
+    assert groups_by_end(a_step(), counted, parked=0)[1] == "1 not closed yet, after the step was complete"

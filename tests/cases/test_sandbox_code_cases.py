@@ -26,9 +26,36 @@ KIND = "bubblewrap"
 SIDE_BY_SIDE = 4
 OF_THE_SANDBOX = frozenset(
     f"code-own-{number:03}"
-    for number in (23, 25, 28, 30, 31, 34, 35, 36, 40, 42, 44, 47, 49, *range(52, 58), 61, 68, 71, 75, 79, 80, 86, 89, 92, *range(93, 101))
+    for number in (
+        23,
+        25,
+        31,
+        34,
+        35,
+        36,
+        40,
+        42,
+        44,
+        47,
+        49,
+        *range(52, 58),
+        61,
+        68,
+        71,
+        75,
+        79,
+        80,
+        89,
+        92,
+        93,
+        94,
+        95,
+        97,
+        *range(99, 105),
+    )
 )
 EVERY_VARIABLE = "ROLLSTREAM_TEST_ALL_CASES"
+TOO_BUSY = "too busy to judge"
 WITHOUT_WALLS = ("code-001", "code-027", "code-045")
 """Run in the backend `process` too: the runner there is the same, and what it finds around it is not."""
 
@@ -40,6 +67,10 @@ def cases(path: Path) -> Iterator[Case]:
         yield replace(case, input={**case.input, "sandbox": KIND})
         if case.id in WITHOUT_WALLS:
             yield replace(case, input={**case.input, "sandbox": "process"})
+
+
+def _name(case: Case) -> str:
+    return f"{case.id}, {case.input['sandbox']}"
 
 
 @pytest.mark.slow
@@ -59,7 +90,11 @@ async def test_cases(path: Path) -> None:
                 except Exception as broken:  # noqa: BLE001  # whatever the product raises is what came instead
                     found = [Difference("no error", "a verdict", f"{type(broken).__name__}: {broken}")]
                 if found:
-                    different[f"{case.id}, {case.input['sandbox']}"] = [str(one) for one in found]
+                    different[_name(case)] = [str(one) for one in found]
 
         await asyncio.gather(*map(run, cases(path)))
+        for case in cases(path):  # a program that had no time of a core is no one's verdict: it is run again, as a job would be
+            if any(TOO_BUSY in one for one in different.get(_name(case), ())):
+                del different[_name(case)]
+                await run(case)
     assert different == {}

@@ -13,7 +13,7 @@ MIB = 1024**2
 BESIDE_BYTES = 192 * MIB
 """For what runs a test beside the program, and for the program's files in memory."""
 BESIDE_PROCESSES = 16
-MOST_FILES = 10_000
+MOST_FILES = 4_000
 """Files and folders that a program may have at once, wherever it may write. Solutions have none, and more would take longer to remove."""
 FILES_OF_OUTPUT, LEAST_DISK_BYTES = 32, 16 * MIB
 NICE = 1

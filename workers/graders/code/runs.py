@@ -88,6 +88,7 @@ class CleanSandbox:
         self._sandbox: Sandbox | None = None
         self._is_clean = True
         self._is_used = False
+        self._rounds = 0
         self.made = 0
 
     async def __aenter__(self) -> Self:
@@ -130,6 +131,7 @@ class CleanSandbox:
     async def _round(self, runs: Sequence[Run]) -> list[Ran | None]:
         """None for a run that did not begin."""
         sandbox = await self._clean()
+        self._rounds += 1  # names of an earlier round are nobody's
         self._is_clean = False  # until it is known that it is
         self._is_used = True
         tries = [self._run(sandbox, run, number, len(runs)) for number, run in enumerate(runs)]
@@ -149,7 +151,8 @@ class CleanSandbox:
             "kind": run.kind,
             "program": len(run.program),
             "entry": run.entry or "-",
-            "folder": f"test-{number}",
+            "round": f"test-{self._rounds}-",
+            "folder": f"test-{self._rounds}-{number}",
             "time_s": run.limits.time_s,
             "cap_s": cap_s,
             "memory_bytes": run.limits.memory_mb * 1024**2,

@@ -162,18 +162,24 @@ class Tree:
         return folders
 
 
-def left_behind(places: Sequence[str], workdir: str, since: float) -> str:
+def others_in(workdir: str, this_round: str) -> list[str]:
+    """What is in the folder of all tests beside those of this round."""
+    return [name for name in os.listdir(workdir) if not name.startswith(this_round)]
+
+
+def left_behind(places: Sequence[str], workdir: str, this_round: str, since: float) -> str:
     """What there is that was not there before: the first find, in words; empty when there is nothing.
 
     Args:
         places: `empty:PATH` = a folder that has to be empty, `old:PATH` = a tree in which nothing may be newer than `since`, mounts
             left out; none = nobody looks.
+        this_round: what the names of folders begin with that are there by right.
     """
     for place in places:
         kind, _, path = place.partition(":")
         try:
             if kind == "empty":
-                names = [name for name in os.listdir(path) if path != workdir or not name.startswith("test-")]
+                names = others_in(workdir, this_round) if path == workdir else os.listdir(path)
                 if names:
                     return os.path.join(path, names[0])[:200]
             elif kind == "old":

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-    from workers.graders.code.inside.leftovers import Tree, end_descendants, end_session, left_behind
+    from workers.graders.code.inside.leftovers import Tree, end_descendants, end_session, left_behind, others_in
     from workers.graders.code.inside.watch import watch
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -39,6 +39,8 @@ STACK_BYTES = 64 << 20
 STACKS = 2
 """Threads with large stacks at once."""
 ERRORS_KEPT = 4000
+NOT_EMPTY = 3
+"""Exit code: an earlier program left something here that was not noticed."""
 PHASE_COMPILING, PHASE_RUNNING = b"c", b"r"
 COUNTING_S, REMOVING_S, MOST_REMOVED = 0.5, 1.0, 100_000
 """What a program left that takes longer goes with its sandbox."""
@@ -52,6 +54,8 @@ def main() -> None:
     started = time.time() - CLOCK_STEP_S
     order, program, given = read_order()
     has_subreaper = become_subreaper()
+    if order["places"] and others_in(os.getcwd(), order["round"]):
+        os._exit(NOT_EMPTY)
     folder = os.path.join(os.getcwd(), order["folder"])
     os.mkdir(folder, 0o700)
     files = {name: nameless(folder) for name in ("in", "out", "err", "result", "phase")}
@@ -79,7 +83,8 @@ def main() -> None:
     said["phase"] = "compiling" if content(files["phase"], 0, 1) == PHASE_COMPILING else "running"
     said["err_size"] = os.fstat(files["err"]).st_size
     said["left"] = "" if swept and has_subreaper else "processes"
-    said["left"] = said["left"] or ("" if is_removed else folder) or left_behind(order["places"].split(), os.getcwd(), started)
+    said["left"] = said["left"] or ("" if is_removed else folder)
+    said["left"] = said["left"] or left_behind(order["places"].split(), os.getcwd(), order["round"], started)
     for name, value in kept.items():
         said[name] = len(value)
     lines = "".join(f"{name} {one_line(value)}\n" for name, value in said.items())
@@ -191,6 +196,8 @@ def bound(order: dict[str, str]) -> None:
     give_room_for_stacks(memory_bytes)
     at_most(resource.RLIMIT_FSIZE, int(order["output_bytes"]) + 1)
     at_most(resource.RLIMIT_CORE, 0)
+    if hasattr(resource, "RLIMIT_MSGQUEUE"):
+        at_most(resource.RLIMIT_MSGQUEUE, 0)  # queues have names that only their own file system shows
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard), hard))
     release = os.uname().release.split(".")

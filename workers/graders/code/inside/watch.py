@@ -23,7 +23,8 @@ def watch(child: int, time_s: float, cap_s: float, has_too_much: Callable[[], bo
     """Waits for the end of the program, and ends it when its time is over, or when a look at its files finds too much.
 
     Its time is what passed less what it waited for a core: on a busy machine an honest program is not called slow. `cap_s` ends the wait
-    in any case. A program that has more processes or threads may have kept the cores from itself, so that is its own time too.
+    in any case. A program that has more processes or threads may have kept the cores from itself, and one that gave way to others has kept
+    itself from them, so that is its own time too.
     """
     wait = waiter(child)
     began = time.monotonic()
@@ -35,7 +36,7 @@ def watch(child: int, time_s: float, cap_s: float, has_too_much: Callable[[], bo
         if reaped:
             break
         if own >= time_s or passed >= cap_s:
-            how = "time" if own >= time_s or not is_alone(child) else "cap"
+            how = "time" if own >= time_s or not is_alone(child) or stood_back(child) else "cap"
             kill(child)
             _, status, usage = os.wait4(child, 0)
             break
@@ -82,6 +83,18 @@ def is_alone(child: int) -> bool:
         return len(os.listdir(f"/proc/{child}/task")) == 1 and descendants(os.getpid()) == [child]
     except OSError:
         return True
+
+
+def stood_back(child: int) -> bool:
+    """Whether the program gave way to others by itself: a lower priority than it was begun with, another class, fewer cores."""
+    try:
+        return (
+            os.getpriority(os.PRIO_PROCESS, child) != os.getpriority(os.PRIO_PROCESS, 0)
+            or os.sched_getscheduler(child) != os.sched_getscheduler(0)
+            or os.sched_getaffinity(child) != os.sched_getaffinity(0)
+        )
+    except (OSError, AttributeError):  # it has ended, or the system has no such thing
+        return False
 
 
 def waited_for_core(pid: int) -> float:

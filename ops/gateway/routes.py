@@ -218,7 +218,7 @@ def routes_of(gateway: Gateway) -> list[Route]:
             about="Jobs, groups and steps as they end, as server-sent events.",
             query={"from": "id to begin after, 0 = all that are kept; default: now", "kinds": "job, group, step, awaiting, held, note"},
             headers={"Last-Event-ID": "id to go on after"},
-            codes={200: "a stream", 503: "too many readers"},
+            codes={200: "a stream", 422: "no position or kind", 503: "too many readers"},
         ),
         Route(
             method="GET",

@@ -18,6 +18,8 @@ TYPES = {
     "trl.RolloutSample": ("trl", "trl.experimental.async_grpo.async_rollout_worker", "RolloutSample"),
     "trl.RolloutWorkerProtocol": ("trl", "trl.experimental.async_grpo.async_grpo_trainer", "RolloutWorkerProtocol"),
     "trl.WeightTransferProtocol": ("trl", "trl.experimental.async_grpo.async_grpo_trainer", "WeightTransferProtocol"),
+    "verl.AgentLoopOutput": ("verl", "verl.experimental.agent_loop.agent_loop", "AgentLoopOutput"),
+    "verl.AgentLoopMetrics": ("verl", "verl.experimental.agent_loop.agent_loop", "AgentLoopMetrics"),
 }
 """Name here: package, module, class."""
 CHILD = r"""

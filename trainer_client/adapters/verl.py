@@ -1,0 +1,217 @@
+"""Rollouts for verl: outputs of its agent loops, its batches (`DataProto`), and rows of its TransferQueue.
+
+Made for verl 0.9. Each segment that was sampled is one output; the prompt is what stands before its first sampled token, the response is
+the rest, observations with mask 0 among it. `response_mask` is what is trained.
+
+verl computes GRPO's statistics over rows of one `uid`, which is not what is meant where a trajectory has several. Its TransferQueue trainer
+takes the last row of each session, so give it rows (`queue_rows`); for the other, `data_fields(advantages=True)` brings advantages along.
+
+Legend for array shapes: B rows, P tokens of the longest prompt, R of the longest response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer_client.batches.rollout import Rollout
+from trainer_client.batches.rows import Row, all_rows, rows_of, turn_ends
+
+if TYPE_CHECKING:
+    from verl import DataProto
+    from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
+
+
+def agent_loop_outputs(rollout: Rollout) -> list[AgentLoopOutput]:
+    """What the agent loop of one session returns: `output_fields` as verl's own type. Empty where nothing was sampled."""
+    from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+
+    return [AgentLoopOutput(**{**fields, "metrics": AgentLoopMetrics(**fields["metrics"])}) for fields in output_fields(rollout)]
+
+
+def output_fields(rollout: Rollout) -> list[dict[str, Any]]:
+    """Fields of an `AgentLoopOutput` a segment, as plain lists. Logprobs are 0 where nothing was sampled."""
+    return [_output(row) for row in rows_of(rollout)]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFields:
+    """What a `DataProto` is made of, as arrays."""
+
+    batch: Mapping[str, NDArray[Any]]
+    """`prompts` int64 [B, P], padded on the left; `responses` int64 [B, R], on the right; `response_mask` int64 [B, R]; `input_ids`,
+    `attention_mask`, `position_ids` int64 [B, P + R]; `rollout_log_probs` float32 [B, R]; `rm_scores` float32 [B, R], the reward on the
+    last token of each response; with advantages, `advantages` and `returns` float32 [B, R]."""
+    non_tensor_batch: Mapping[str, NDArray[Any]]
+    """Shape [B]: `uid` (the group), `__num_turns__`, components of the reward, and what verl keeps of versions and turns."""
+    meta_info: Mapping[str, Any]
+
+
+def data_proto(rollouts: Sequence[Rollout], *, pad_id: int = 0, advantages: bool = False) -> DataProto:
+    """`data_fields` as verl's own type."""
+    import torch
+    from verl import DataProto
+
+    fields = data_fields(rollouts, pad_id=pad_id, advantages=advantages)
+    tensors = {name: torch.from_numpy(array) for name, array in fields.batch.items()}
+    return DataProto.from_dict(tensors=tensors, non_tensors=dict(fields.non_tensor_batch), meta_info=dict(fields.meta_info))
+
+
+def data_fields(rollouts: Sequence[Rollout], *, pad_id: int = 0, advantages: bool = False) -> DataFields:
+    """A batch of all rows of some rollouts, in order.
+
+    Args:
+        pad_id: token that fills up.
+        advantages: whether the rollouts' own are in it, a row as its trajectory; 0 outside `response_mask`.
+    """
+    rows = list(all_rows(rollouts))
+    prompts = max((row.prompt_tokens for row in rows), default=0)
+    responses = max((row.n_tokens - row.prompt_tokens for row in rows), default=0)
+    shape = (len(rows), prompts + responses)
+    input_ids = np.full(shape, pad_id, np.int64)
+    attention_mask = np.zeros(shape, np.int64)
+    wide: dict[str, NDArray[Any]] = {
+        "response_mask": np.zeros((len(rows), responses), np.int64),
+        "rollout_log_probs": np.zeros((len(rows), responses), np.float32),
+        "rm_scores": np.zeros((len(rows), responses), np.float32),
+    }
+    if advantages:
+        wide["advantages"] = np.zeros((len(rows), responses), np.float32)
+    for b, row in enumerate(rows):
+        start, length = prompts - row.prompt_tokens, row.n_tokens - row.prompt_tokens
+        own, response = (b, slice(start, start + row.n_tokens)), (b, slice(length))
+        input_ids[own] = row.token_ids
+        attention_mask[own] = 1
+        wide["response_mask"][response] = row.loss_mask[row.prompt_tokens :]
+        wide["rollout_log_probs"][response] = row.logprobs[row.prompt_tokens :]
+        wide["rm_scores"][b, length - 1] = row.rollout.reward
+        if advantages:
+            wide["advantages"][response] = row.advantages[row.prompt_tokens :]
+    if advantages:
+        wide["returns"] = wide["advantages"]
+    batch = {
+        "prompts": input_ids[:, :prompts],
+        "responses": input_ids[:, prompts:],
+        "input_ids": input_ids,
+        "attention_mask": attention_mask,
+        "position_ids": np.maximum(attention_mask.cumsum(axis=1) - 1, 0),
+        **wide,
+    }
+    outputs = [_output(row) for row in rows]
+    names = sorted({name for rollout in rollouts for name in rollout.components})
+    extra = [{key: output["extra_fields"].get(key) for key in EXTRA} for output in outputs]
+    loose: dict[str, list[object]] = {
+        "uid": [row.rollout.group for row in rows],
+        "job": [row.rollout.job for row in rows],
+        **{key: [fields[key] for fields in extra] for key in EXTRA},
+        **{name: [row.rollout.components.get(name, np.nan) for row in rows] for name in names},
+    }
+    return DataFields(
+        batch=batch,
+        non_tensor_batch={
+            "__num_turns__": np.array([output["num_turns"] for output in outputs], np.int32),
+            **{name: _objects(values) for name, values in loose.items()},
+        },
+        meta_info={"metrics": [output["metrics"] for output in outputs], "reward_extra_keys": names},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One key of verl's TransferQueue."""
+
+    key: str
+    """`<uid>_<session>_<index>` of a row; `<uid>` of a prompt."""
+    fields: Mapping[str, NDArray[Any] | object]
+    """Arrays of one dimension without padding, and plain values; empty of a prompt."""
+    tag: Mapping[str, object]
+
+
+def queue_rows(rollouts: Sequence[Rollout], *, global_steps: int) -> list[QueueRow]:
+    """Rows for TransferQueue in an order in which they may be put: those of a group, and then its prompt, as `finished`.
+
+    The trainer takes a group when its prompt says so, so the prompt comes last. The session is the member's number, the index the row's.
+
+    Args:
+        global_steps: of the step that the prompts were drawn for.
+    """
+    found: list[QueueRow] = []
+    for at, rollout in enumerate(rollouts):
+        uid = _key(rollout.group)
+        for index, row in enumerate(rows_of(rollout)):
+            output = _output(row)
+            prompt, response = row.prompt_tokens, row.n_tokens - row.prompt_tokens
+            ids = row.token_ids.astype(np.int64)
+            mask = row.loss_mask[prompt:].astype(np.int64)
+            fields = {
+                "prompts": ids[:prompt],
+                "responses": ids[prompt:],
+                "input_ids": ids,
+                "position_ids": np.arange(row.n_tokens, dtype=np.int64),
+                "response_mask": mask,
+                "loss_mask": mask,
+                "rollout_log_probs": row.logprobs[prompt:],
+                "uid": uid,
+                **{name: output[name] for name in ("reward_score", "num_turns", "metrics", "extra_fields")},
+            }
+            tag = {
+                "status": "success",
+                "prompt_len": prompt,
+                "response_len": response,
+                "seq_len": row.n_tokens,
+                "global_steps": global_steps,
+                "min_global_steps": output["extra_fields"]["min_global_steps"],
+                "max_global_steps": output["extra_fields"]["max_global_steps"],
+            }
+            found.append(QueueRow(f"{uid}_{rollout.member}_{index}", fields, tag))
+        if at + 1 == len(rollouts) or rollouts[at + 1].group != rollout.group:
+            found.append(QueueRow(uid, {}, {"is_prompt": True, "status": "finished", "global_steps": global_steps}))
+    return found
+
+
+EXTRA = ("turn_scores", "tool_rewards", "min_global_steps", "max_global_steps", "extras")
+"""Extra fields that every row of verl's has."""
+
+
+def _output(row: Row) -> dict[str, Any]:
+    rollout, at = row.rollout, row.prompt_tokens
+    turns = rollout.trajectory.turns
+    versions = row.versions[row.versions >= 0]
+    return {
+        "prompt_ids": row.token_ids[:at].tolist(),
+        "response_ids": row.token_ids[at:].tolist(),
+        "response_mask": row.loss_mask[at:].tolist(),
+        "response_logprobs": row.logprobs[at:].tolist(),
+        "reward_score": rollout.reward,
+        "num_turns": 2 * len(turn_ends(rollout, row.number)),
+        "metrics": {
+            "generate_sequences": sum(turn.model_s for turn in turns),
+            "tool_calls": sum(turn.tools_s for turn in turns),
+            "compute_score": float(rollout.seconds.get("eval", 0.0)),
+        },
+        "extra_fields": {
+            "min_global_steps": int(versions.min()) if len(versions) else None,
+            "max_global_steps": int(versions.max()) if len(versions) else None,
+            "turn_scores": [],
+            "tool_rewards": [],
+            "reward_extra_info": dict(rollout.components),
+        },
+    }
+
+
+def _objects(values: Sequence[object]) -> NDArray[Any]:
+    found = np.empty(len(values), dtype=object)
+    found[:] = values
+    return found
+
+
+def _key(group: str) -> str:
+    """A group's id without the character that separates the parts of a key."""
+    return group.replace("_", "-")
+
+
+__all__ = ["DataFields", "QueueRow", "agent_loop_outputs", "data_fields", "data_proto", "output_fields", "queue_rows"]

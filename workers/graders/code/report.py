@@ -25,7 +25,7 @@ NO_PROCESS = ("RuntimeError: can't start new thread", "BlockingIOError: [Errno 1
 NOTICED = {"memory": Verdict.MEMORY_LIMIT, "disk": Verdict.OUTPUT_LIMIT, "processes": Verdict.PROCESS_LIMIT}
 """By the word that a notice of the sandbox begins with."""
 SHARED_BYTES = 128 * MIB
-"""Of libraries in memory, which are counted with a process and are not its own."""
+"""Of libraries in memory, which are counted with a process and are not its own; a program that ends before anybody looks has few."""
 _SIGXCPU, _SIGXFSZ = 24, 25
 
 

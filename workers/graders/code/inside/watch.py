@@ -28,7 +28,7 @@ def watch(child: int, time_s: float, cap_s: float, has_too_much: Callable[[], bo
     """
     wait = waiter(child)
     began = time.monotonic()
-    how, own, look_at = "itself", 0.0, LOOK_S
+    how, own, look_at, shared_kib = "itself", 0.0, LOOK_S, 0
     while True:
         passed = time.monotonic() - began
         own = max(0.0, passed - waited_for_core(child))
@@ -41,6 +41,7 @@ def watch(child: int, time_s: float, cap_s: float, has_too_much: Callable[[], bo
             _, status, usage = os.wait4(child, 0)
             break
         if passed >= look_at:
+            shared_kib = max(shared_kib, of_files_kib(child))
             if has_too_much():
                 how = "files"
                 kill(child)
@@ -57,8 +58,17 @@ def watch(child: int, time_s: float, cap_s: float, has_too_much: Callable[[], bo
         "own_s": f"{own:.3f}",
         "wall_s": f"{time.monotonic() - began:.3f}",
         "cpu_s": f"{usage.ru_utime + usage.ru_stime:.3f}",
-        "peak_kib": kib,
+        "peak_kib": max(0, kib - shared_kib),
     }
+
+
+def of_files_kib(pid: int) -> int:
+    """What a process has in memory of files, which is libraries mostly and not its own."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith(b"RssFile:")), 0)
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def waiter(child: int) -> Callable[[float], object]:

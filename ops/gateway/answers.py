@@ -48,20 +48,45 @@ def form_of(accept: str) -> str:
 
 
 class LargeAnswers:
-    """Makes answers that take their time: in threads, and few at a time."""
+    """Makes answers that take their time: in threads, few at a time, and no more than clients read.
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
-        self._room = asyncio.Semaphore(at_once)
+    Bytes of answers that are made and not sent are counted. Beyond the bound the next ones wait, each holding one of the places in which
+    answers are made: so what stands in memory is at most the bound and as many answers as there are places.
+
+    Args:
+        most_bytes: of answers that are not sent yet; one that is larger goes alone.
+        at_once: places.
+    """
+
+    def __init__(self, *, most_bytes: int, at_once: int = AT_ONCE) -> None:
+        self._most_bytes = most_bytes
+        self._places = asyncio.Semaphore(at_once)
+        self._has_room = asyncio.Event()
+        self._unsent: dict[web.StreamResponse, int] = {}
+
+    @property
+    def unsent_bytes(self) -> int:
+        return sum(self._unsent.values())
 
     async def make(self, value: Callable[[], object], *, form: str = JSON) -> web.Response:
-        """An answer.
+        """An answer; tell `forget` when it is out, or will never be.
 
         Args:
             value: what is in it, called in the thread.
         """
-        async with self._room:
+        async with self._places:
             body = await asyncio.to_thread(_body, value, form)
-        return web.Response(body=body, content_type=form, charset="utf-8" if form == JSON else None)
+            while self._unsent and self.unsent_bytes + len(body) > self._most_bytes:
+                self._has_room.clear()
+                await self._has_room.wait()
+            response = web.Response(body=body, content_type=form, charset="utf-8" if form == JSON else None)
+            self._unsent[response] = len(body)
+        return response
+
+    def forget(self, response: web.StreamResponse) -> None:
+        """An answer is out. One that was not made here is none of ours."""
+        if self._unsent.pop(response, None) is not None:
+            self._has_room.set()
 
 
 def _body(value: Callable[[], object], form: str) -> bytes:

@@ -59,6 +59,7 @@ class GatewayApplication:
             self.idle.clear()
         gateway.metrics.in_flight.inc()
         code, was_taken = 499, False  # as some servers log it: the client went first
+        response: web.StreamResponse | None = None
         try:
             response = await self._answer(request, handler)
             code, was_taken = response.status, True
@@ -70,6 +71,8 @@ class GatewayApplication:
                 gateway.work.delivered(request[DELIVERS])
             return response
         finally:
+            if response is not None:
+                gateway.large.forget(response)
             gateway.metrics.in_flight.dec()
             gateway.metrics.answered(
                 request.method if route != UNKNOWN else "*", route, code, time.monotonic() - began_s, was_taken=was_taken

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from pydantic import Field
 
 from ops.gateway.answers import form_of, json_answer
 from ops.gateway.refusals import Refusal
@@ -17,7 +18,8 @@ from ops.job_story import JobStory, NoSuchJob
 from pipeline.messages import Trajectory
 from pipeline.near_names import hint
 from pipeline.redis_client import ask
-from trainer_client import BodyMissing, JobRequest, Result, WaitTimeout
+from pipeline.request_model import Request
+from trainer_client import BodyMissing, JobRequest, ReportAnswer, Result, WaitTimeout
 
 JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,255}\Z")
 MOST_AT_ONCE = 256
@@ -34,6 +36,15 @@ class _Seen:
     @property
     def is_done(self) -> bool:
         return self.header.get("st") == "done"
+
+
+class RewardRequest(Request):
+    """Body of `POST /jobs/{id}/reward`."""
+
+    score: float
+    """The unshaped task score."""
+    components: dict[str, float] = Field(default_factory=dict, max_length=64)
+    """Other parts by name."""
 
 
 class JobRoutes:
@@ -93,6 +104,8 @@ class JobRoutes:
         result = self._result_of(job)
         story = JobStory(job=job, header=seen.header, prompt=None, trajectory=None, grade=None, unreadable=())
         ended = result_as_map(result.record) if result is not None else None
+        if ended is not None and not ended["has_trajectory"]:
+            request[DELIVERS] = job  # there is no more to it
         return json_answer(
             {
                 "id": gateway.work.client_id(job),
@@ -149,6 +162,13 @@ class JobRoutes:
         except BodyMissing:
             return None
 
+    async def reward(self, request: web.Request) -> web.Response:
+        """Gives a job that awaits it its reward, and with it its end."""
+        job = self._job_in(request)
+        asked = RewardRequest.parse(await self._gateway.budget.read_object(request))
+        answer = await self._gateway.run.report_reward(job, asked.score, asked.components)
+        return json_answer({"id": self._gateway.work.client_id(job), "answer": answer.value, "accepted": answer is ReportAnswer.ACCEPTED})
+
     async def delete(self, request: web.Request) -> web.Response:
         """Cancels a job that has not ended; lets go of the result of one that has."""
         gateway, job = self._gateway, self._job_in(request)
@@ -181,4 +201,4 @@ def _timeline(header: dict[str, str]) -> list[dict[str, object]]:
     return sorted(found, key=lambda moment: (moment["at_ms"], list(names.values()).index(str(moment["what"]))))
 
 
-__all__ = ["JobRoutes"]
+__all__ = ["JobRoutes", "RewardRequest"]

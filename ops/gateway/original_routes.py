@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import structlog
 from aiohttp import web
 
 from ops.gateway.answers import json_answer
@@ -18,6 +19,8 @@ from pipeline.errors import DamagedBody, NewerMessage
 from pipeline.messages import Outcome, Stage
 from pipeline.redis_client import ask
 from trainer_client import BodyMissing, Result, WaitTimeout
+
+log = structlog.get_logger(__name__)
 
 MARGIN_S = 5.0
 """The queue ends a job at its wall deadline, and then its record comes; a call waits this much longer for it, at most as long again."""
@@ -44,6 +47,7 @@ class OriginalRoutes:
         if servers:
             await gateway.run.servers.attach(servers)
         await gateway.door.open()
+        log.info("door_opened", run=gateway.run.id)
         return json_answer({"status": f"started; run {gateway.run.id} takes jobs"})
 
     async def stop(self, _: web.Request) -> web.Response:
@@ -52,6 +56,7 @@ class OriginalRoutes:
         self._check_running()
         jobs = await gateway.door.close()
         states = await asyncio.gather(*(gateway.work.cancel(job) for job in jobs))
+        log.info("door_closed", run=gateway.run.id, cancelled=len(jobs))
         return json_answer(
             {"status": f"stopped; {len(jobs)} jobs were cancelled", "cancelled": dict(zip(map(self._name, jobs), states, strict=True))}
         )
@@ -95,12 +100,14 @@ class OriginalRoutes:
         address = ServerRequest.parse(await gateway.budget.read_object(request)).address.strip().rstrip("/").removesuffix(V1)
         had = {server.url for server in await gateway.run.servers.list()}
         await gateway.run.servers.attach(address)
+        log.info("server_added", run=gateway.run.id, server=address)
         word = "there already" if address in had else "added" if gateway.door.is_open else "added, for the next start"
         return json_answer({"status": f"{word}: {address}", "address": address})
 
     async def clear_llm_server(self, _: web.Request) -> web.Response:
         """Takes all model servers from the run: calls in flight end by themselves."""
         gone = await self._gateway.run.servers.clear()
+        log.info("servers_cleared", run=self._gateway.run.id, count=len(gone))
         return json_answer({"status": f"cleared: {len(gone)} servers", "addresses": list(gone)})
 
     # ---- jobs

@@ -10,7 +10,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from ops.gateway.access import Access
-from ops.gateway.job_routes import JobRoutes
+from ops.gateway.job_routes import JobRoutes, RewardRequest
 from ops.gateway.original_request import CancelRequest, ProcessRequest, ServerRequest
 from ops.gateway.original_routes import OriginalRoutes
 from ops.gateway.state import Gateway
@@ -165,6 +165,15 @@ def routes_of(gateway: Gateway) -> list[Route]:
             handler=jobs.delete,
             about="Cancels a job that has not ended; lets go of the result of one that has.",
             codes={200: "done", 202: "its worker is told", 404: "nobody knows it", 409: "a member of a step"},
+        ),
+        Route(
+            method="POST",
+            path="/jobs/{id}/reward",
+            access=Access.TRAINER,
+            handler=jobs.reward,
+            about="Gives a job that awaits it its reward from outside; the first one stands.",
+            body=RewardRequest,
+            codes={200: "what became of it", 422: "no finite number"},
         ),
         Route(
             method="POST",

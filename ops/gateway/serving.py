@@ -50,6 +50,7 @@ log = structlog.get_logger(__name__)
 
 EXIT_OK, EXIT_FENCED = 0, 3
 SWEEP_S = 5.0
+"""Most time between two looks at what may go; shorter where results are kept for less."""
 LAST_ANSWERS_S = 5.0
 """For answers that say goodbye."""
 CLOSE_S = 0.25
@@ -105,7 +106,7 @@ async def serve(
             steps=Steps(run, tasks),
             events=Events(client, reader, keys.results(run.id), most=settings.max_streams),
             budget=BodyBudget(one=settings.max_body_bytes, all_of_them=settings.max_bodies_bytes, seconds=settings.body_s),
-            large=LargeAnswers(),
+            large=LargeAnswers(most_bytes=settings.max_answers_bytes),
             tools=tools,
             originals=originals,
             metrics=Metrics(),
@@ -159,9 +160,11 @@ async def _background(gateway: Gateway) -> AsyncIterator[asyncio.Future[Exceptio
 
 
 async def _sweeping(gateway: Gateway, stop: asyncio.Event) -> None:
+    shortest_s = min(gateway.settings.keep_delivered_s, gateway.settings.keep_unasked_s)
+    period_s = min(SWEEP_S, max(0.1, shortest_s / 4))
     while not stop.is_set():
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SWEEP_S):
+            async with asyncio.timeout(period_s):
                 await stop.wait()
         try:
             gone = await gateway.work.sweep()

@@ -48,6 +48,8 @@ class GatewaySettings(TableSettings):
     """Most bytes of one request."""
     max_bodies_bytes: int = Field(default=256 * MIB, ge=1024)
     """Of all requests that are being read."""
+    max_answers_bytes: int = Field(default=256 * MIB, ge=1024)
+    """Of answers with trajectories that clients have not read yet; further ones wait."""
     max_open_bytes: int = Field(default=1024 * MIB, ge=1024)
     """Of all requests whose jobs have not ended."""
     max_connections: int = Field(default=2048, ge=1, le=100_000)

@@ -38,6 +38,7 @@ class WatchRoutes:
             "process_calls_waiting": sum(gateway.door.jobs.values()),
             "event_readers": gateway.events.readers,
             "body_bytes_free": gateway.budget.free_bytes,
+            "answer_bytes_unsent": gateway.large.unsent_bytes,
             "is_started": float(gateway.door.is_open),
             "is_draining": float(gateway.draining.is_set()),
         }

@@ -209,9 +209,15 @@ class Work:
         return await self.run.job(job).cancel(CancelReason.USER)
 
     async def let_go(self, job: str) -> bool:
-        """Lets go of a result that is here; whether it was."""
+        """Lets go of a result that is here; whether it was.
+
+        Raises:
+            Refusal: 409, somebody is being given it.
+        """
         if job not in self.kept:
             return False
+        if self.kept[job].readers:
+            raise Refusal(409, "being_read", "an answer is being made of this result: try again", retry_after_s=1.0)
         await self._let_go([job])
         return True
 

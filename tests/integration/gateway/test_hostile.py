@@ -102,7 +102,7 @@ async def test_bodies_that_are_none(queue: QueueSettings, tmp_path: Path) -> Non
 
 async def test_a_thousand_idle_connections_keep_nobody_out(queue: QueueSettings, tmp_path: Path) -> None:
     """They are closed when their time is over; beyond the bound one is told so, and those that are served stay."""
-    async with gateway(queue, tmp_path, max_connections=1010, head_s=1.0) as service:
+    async with gateway(queue, tmp_path, max_connections=1010, head_s=0.7) as service:
         client = service.client
         await client.get("/healthz")  # this connection stands
         where = urlsplit(service.url)

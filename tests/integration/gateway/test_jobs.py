@@ -15,6 +15,7 @@ from pipeline.messages import Trajectory
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
+from pipeline.testing import wait_until
 from tests.integration.gateway.service import RUN, Json, Service, model, question, workers
 from tests.integration.trainer_client.pump import Pump, pumping, trajectory_of
 
@@ -116,3 +117,23 @@ async def test_a_real_trajectory_is_the_one_that_redis_has(
     assert segment["token_ids"] == kept.segments[0].token_ids.tolist()
     exact = [np.float32(lp) for lp in segment["logprobs"] if lp is not None]
     assert exact == [lp for lp in kept.segments[0].logprobs if not math.isnan(float(lp))]
+
+
+async def test_a_reward_from_outside_ends_its_job(service: Service, queue: QueueSettings, tmp_path: Path) -> None:
+    async with model(tmp_path) as server, workers(queue, tmp_path):
+        await service.client.post("/add_llm_server", {"address": server.url})
+        await service.client.post("/jobs", a_job(id="judged", reward="outside"))
+        early = await service.client.post("/jobs/nobody/reward", {"score": 1.0})
+
+        async def awaits() -> bool:
+            return bool((await service.client.get("/jobs/judged")).body["state"] == "awaiting")
+
+        await wait_until(awaits, "it awaits its reward")
+        wrong = await service.client.post("/jobs/judged/reward", {"score": "high"})
+        given = await service.client.post("/jobs/judged/reward", {"score": 0.25, "components": {"style": 0.5}})
+        again = await service.client.post("/jobs/judged/reward", {"score": 1.0})
+        done = await service.client.get("/jobs/judged?wait_s=20")
+
+    assert (early.body["answer"], wrong.status, given.body["answer"]) == ("unknown", 422, "accepted")
+    assert again.body["accepted"] is False
+    assert (done.body["result"]["reward"], done.body["result"]["components"]["style"]) == (0.25, 0.5)

@@ -159,5 +159,29 @@ async def test_results_go_some_time_after_their_delivery_and_not_before(
     assert (refused.status, refused.body["error"]) == (503, "too_many_kept")
 
 
+async def test_a_result_goes_when_its_time_is_over(queue: QueueSettings, client: AsyncClient, keys: Keys, tmp_path: Path) -> None:
+    """One that was fetched, soon after; one that nobody asks for, later; what is open stays."""
+    job = {"task": "math", "prompt": {"question": "x", "answer": "1"}, "options": {"tools": False}}
+    async with gateway(queue, tmp_path, keep_delivered_s=0.0, keep_unasked_s=60.0) as service, model(tmp_path) as server:
+        await service.client.post("/add_llm_server", {"address": server.url})
+        await service.client.post("/jobs", {"jobs": [{**job, "id": "fetched"}, {**job, "id": "unasked"}]})
+        async with workers(queue, tmp_path):
+            for name in ("fetched", "unasked"):
+                assert (await service.client.get(f"/jobs/{name}?wait_s=20")).body["state"] == "done"
+        assert (await service.client.get("/jobs/fetched/trajectory")).status == 200
+
+        async def is_gone() -> bool:
+            return not await is_there(client, keys, "fetched")
+
+        await wait_until(is_gone, "the delivered result was let go")
+        assert await is_there(client, keys, "unasked")
+    async with gateway(queue, tmp_path, keep_unasked_s=0.0):
+
+        async def both_gone() -> bool:
+            return not await is_there(client, keys, "unasked")
+
+        await wait_until(both_gone, "the next process let go of what nobody asked for")
+
+
 async def _is_done(service: Service, job: str) -> bool:
     return await state_of(service, job) == "done"

@@ -108,20 +108,14 @@ def test_a_model_is_evaluated_on_a_file_with_nothing_but_this_command(command: C
     assert all(sample["outcome"] == "ok" and sample["grader"].startswith("stem/") for row in rows for sample in row["samples"])
 
 
-def test_a_wrong_server_or_key_is_told_in_a_sentence_and_costs_nothing(command: Command, home: Path, tmp_path: Path) -> None:
-    """A server that nobody reaches was the job's failure, a missing key a traceback."""
+def test_a_server_that_is_not_there_is_told_in_a_sentence_and_costs_nothing(command: Command, home: Path, tmp_path: Path) -> None:
+    """It was the job's failure, with exit code 1."""
     row = tmp_path / "row.jsonl"
     row.write_text(json.dumps({"question": "1+1?", "answer": "2"}) + "\n", encoding="utf-8")
-    words = ("ops.cli", "task", "try", "math", "--data", str(row), "--json", "--server")
 
-    nowhere = command(*words, f"unix:{tmp_path}/no.sock")
-    no_address = command(*words, "localhost:8000")
-    no_key = command(*words, f"unix:{tmp_path}/no.sock", "--api-key-file", str(tmp_path / "no-key"))
+    done = command("ops.cli", "task", "try", "math", "--data", str(row), "--json", "--server", f"unix:{tmp_path}/no.sock")
 
-    assert [done.returncode for done in (nowhere, no_address, no_key)] == [3, 2, 2]
-    assert [done.stdout for done in (nowhere, no_address, no_key)] == ["", "", ""]
-    assert "unreachable" in nowhere.stderr
-    assert nowhere.stderr.count("\n") == no_address.stderr.count("\n") == no_key.stderr.count("\n") == 1
-    assert "server: expected http://host:port, https://host:port or unix:/path.sock, got 'localhost:8000'" in no_address.stderr
-    assert "no-key: No such file or directory" in no_key.stderr
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.count("\n") == 1
+    assert "unreachable" in done.stderr
     assert not sandboxes(home)

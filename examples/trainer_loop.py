@@ -40,7 +40,7 @@ async def main(options: argparse.Namespace) -> None:
     async with connect(run=options.run, resume=read_checkpoint(options.checkpoint)) as run:
         print(f"run {run.id}, incarnation {run.incarnation}, next step {run.next_step or 1}", flush=True)
         run.feed(read_problems(options.problems), epochs=options.epochs, shuffle_seed=17)
-        async for step in run.steps(request, count=options.steps, timeout_s=options.timeout):
+        async for step in run.steps(request, count=options.steps, timeout_s=options.timeout, progress=True):
             print(await learn_from(step), flush=True)
             await step.ack()
             # after the ack: a state written before it would do the step again

@@ -229,7 +229,13 @@ class Run:
             self._life.refuse(error)
 
     def steps(
-        self, request: StepRequest, *, start: int | None = None, count: int | None = None, timeout_s: float | None = None
+        self,
+        request: StepRequest,
+        *,
+        start: int | None = None,
+        count: int | None = None,
+        timeout_s: float | None = None,
+        progress: bool = False,
     ) -> AsyncIterator[Step]:
         """Steps, one after the other, each when it is complete; `request.ahead` more are open beyond the one that is given out.
 
@@ -240,6 +246,8 @@ class Run:
             start: index of the first; None = the one after the last that was acked, 1 in a new run.
             count: how many; None = as many as there are.
             timeout_s: longest wait for one step.
+            progress: whether a line on stderr says how the step comes along while it is awaited: groups, rates, time left, and what it
+                waits for when nothing comes.
 
         Raises:
             WaitTimeout: says what stands in the way. The step goes on: ask for steps again.
@@ -249,7 +257,7 @@ class Run:
             raise InvalidRequest(f"expected a StepRequest, got {type(request).__name__}", field="request")
         if count is not None:
             bounded_int(count, "count", low=1, high=2**31)
-        return self._steps.stream(request, start, count, bounded_seconds(timeout_s, "timeout_s"))
+        return self._steps.stream(request, start, count, bounded_seconds(timeout_s, "timeout_s"), progress=progress)
 
     # ---- weights
 

@@ -21,6 +21,7 @@ from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
 from trainer_client.policy_version import PolicyVersion
 from trainer_client.progress import Progress
+from trainer_client.progress_line import ProgressLine
 from trainer_client.records import GroupRecord, StepRecord
 from trainer_client.steps import Group, Step
 
@@ -60,11 +61,14 @@ class StepStream:
         self._ack = ack
         self._hold_s = hold_s
         self._why_waiting = why_waiting
+        self._line = ProgressLine(inbox)
         self._open: dict[int, StepRequest] = {}
         self._empty: set[int] = set()
         self._given_out = -1
 
-    async def stream(self, request: StepRequest, start: int | None, count: int | None, timeout_s: float | None) -> AsyncIterator[Step]:
+    async def stream(
+        self, request: StepRequest, start: int | None, count: int | None, timeout_s: float | None, *, progress: bool
+    ) -> AsyncIterator[Step]:
         """See `Run.steps`."""
         index = self._first(start)
         last = math.inf if count is None else index + count - 1
@@ -72,7 +76,7 @@ class StepStream:
             for ahead in range(index, int(min(index + request.ahead, last)) + 1):
                 await self._open_step(ahead, request)
             asked_s = time.monotonic()
-            record = await self._wait_for(index, timeout_s)
+            record = await (self._watched(index, request, timeout_s) if progress else self._wait_for(index, timeout_s))
             if not record.groups:
                 await self._end_empty(index, timeout_s)
                 return
@@ -136,6 +140,10 @@ class StepStream:
     async def _wait_for(self, index: int, timeout_s: float | None) -> StepRecord:
         future = self._inbox.step_future(index)
         return await self._life.wait(future, f"step {index}", timeout_s, lambda: self._why_waiting(index), needs_open_run=True)
+
+    async def _watched(self, index: int, request: StepRequest, timeout_s: float | None) -> StepRecord:
+        async with self._line.shown(index, request.groups, lambda: self._why_waiting(index)):
+            return await self._wait_for(index, timeout_s)
 
     def _step(self, record: StepRecord, waited_s: float) -> Step:
         spec = self._open[record.index].spec()

@@ -12,9 +12,10 @@ import pytest
 
 from pipeline.messages import JobResult, Outcome, SegmentSize, TrajectoryCounts
 from pipeline.supervisor.actions import Verdict
+from tests.unit.trainer_client.closed_groups import a_closed_group
 from tests.unit.trainer_client.job_records import a_job_record
 from trainer_client.member_metrics import CAUSES, age_metrics, cause_of, outside_metrics, quantile, reward_metrics, trained_metrics
-from trainer_client.records import GroupRecord, StepRecord
+from trainer_client.records import StepRecord
 from trainer_client.step_metrics import step_metrics
 
 
@@ -22,30 +23,6 @@ def a_member(**changes: object) -> JobResult:
     ended = {"turns": 2, "sampled_tokens": 10, "spent_tokens": 10, "total_tokens": 30}
     times = {"seconds": {"init": 0.5, "run": 2.0, "total": 4.0}, "waits": {"init": 0.1, "run": 0.2, "eval": 0.3}}
     return a_job_record("r.e0-1.0.0", **{**ended, **times, **changes})
-
-
-def a_closed_group(verdict: Verdict, **changes: object) -> GroupRecord:
-    group = GroupRecord(
-        entry="1-0",
-        run="r",
-        group="r.e0-1.0",
-        prompt="e0-1",
-        draw=0,
-        verdict=verdict,
-        why="",
-        step=4,
-        want=2,
-        valid=2,
-        values=(),
-        mean=0.5,
-        spread=1.0,
-        sampled_tokens=20,
-        total_tokens=60,
-        first_version="1.0",
-        last_version="1.0",
-        incarnation=1,
-    )
-    return replace(group, **changes)  # type: ignore[arg-type]  # the record's own fields
 
 
 def a_step(**changes: object) -> StepRecord:

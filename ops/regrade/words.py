@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ops.regrade.cases import NOT_KEPT
 from ops.regrade.difference import Change, Found, Regraded, Summary
 from ops.visible_text import visible_line
 
@@ -46,6 +47,9 @@ def _components(before: Mapping[str, float], after: Mapping[str, float]) -> Iter
 
 def summary_lines(summary: Summary, *, seconds: float) -> Iterator[str]:
     """What it comes to."""
+    if not summary.jobs:
+        yield f"there is nothing to judge: no ended job is kept whose result waits for its trainer. {NOT_KEPT}"
+        return
     counts = summary.counts
     graders = ", ".join(map(visible_line, summary.graders_after)) or "no grader"
     before = ", ".join(map(visible_line, summary.graders_before)) or "none"

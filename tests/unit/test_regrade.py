@@ -105,6 +105,14 @@ def test_the_shell_is_told_whether_anything_changed() -> None:
     assert exit_code_of(Summary.of([same, up, broken])) == exit_code_of(Summary.of([broken])) == 4
 
 
+def test_a_run_without_a_result_that_is_kept_says_so() -> None:
+    """It said `0 judged again by no grader`, and left open why."""
+    (line,) = summary_lines(Summary.of([]), seconds=0.1)
+
+    assert line.startswith("there is nothing to judge: no ended job is kept")
+    assert "rollstream trajectory save" in line
+
+
 def test_jobs_that_were_skipped_are_summed_by_reason() -> None:
     """Each had a line, and of a run that was acknowledged there were thousands of one."""
     found = [replace(one(1.0, None, skipped=f"no job 'run1.{n}.0': it went"), job=f"run1.{n}.0") for n in range(1200)]

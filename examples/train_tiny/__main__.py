@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 def main(argv: Sequence[str]) -> int:
     """The command line; 1 when what was started failed, 2 without torch."""
     arguments = parse(argv)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the other core is the workers'
     try:
         import matplotlib  # noqa: F401
         import safetensors  # noqa: F401
@@ -21,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     except ModuleNotFoundError as missing:
         print(f"this needs {missing.name}: pip install 'rollstream[train-tiny]'", file=sys.stderr)
         return 2
-    torch.set_num_threads(1)  # the other core is the workers'
+    torch.set_num_threads(1)
     from examples.train_tiny import ablation, curves, supervised
     from examples.train_tiny.fleet import running_fleet
     from examples.train_tiny.training import Options, Training
@@ -36,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     begins = arguments.supervised.absolute() if arguments.supervised else out / "supervised"
     try:
-        supervised.make_supervised(begins, seed=arguments.seed, say=say)
+        supervised.make_supervised(begins, seed=arguments.supervised_seed, steps=arguments.supervised_steps, say=say)
         with running_fleet(out, begins, slots=arguments.slots, sandbox=arguments.sandbox) as fleet:
             if arguments.command == "ablation":
                 return asyncio.run(ablation.run(fleet, begins, out, seed=arguments.seed, steps=arguments.steps, say=say))
@@ -53,8 +55,9 @@ def main(argv: Sequence[str]) -> int:
                 measure_tasks=arguments.measure_tasks,
                 goal=arguments.goal,
             )
-            began_load = os.getloadavg()[0]
+            began_load, began_cpu_s = os.getloadavg()[0], time.process_time()
             outcome = asyncio.run(Training(options, fleet, begins).run())
+            trainer_cpu_s = time.process_time() - began_cpu_s
     except KeyboardInterrupt:
         say("stopped; the same command goes on from the last checkpoint")
         return 130
@@ -62,9 +65,11 @@ def main(argv: Sequence[str]) -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     curves.draw(out, f"seed {arguments.seed}{', shuffled advantages' if arguments.shuffle_advantages else ''}")
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)  # all processes of the fleet have ended, and so have theirs
     say(
-        f"held out {outcome.before:.3f} -> {outcome.after:.3f} in {outcome.steps} steps and {outcome.minutes:.1f} minutes "
-        f"(load average {began_load:.1f} at the start, {os.getloadavg()[1]:.1f} now); {out / curves.PNG}"
+        f"held out {outcome.before:.3f} -> {outcome.after:.3f} in {outcome.steps} steps and {outcome.minutes:.1f} minutes; CPU: trainer "
+        f"{trainer_cpu_s:.0f} s, fleet {ended.ru_utime + ended.ru_stime:.0f} s; load average {began_load:.1f} at the start, "
+        f"{os.getloadavg()[1]:.1f} in the last five minutes; {out / curves.PNG}"
     )
     return 0
 
@@ -77,6 +82,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     shared.add_argument("--out", type=Path, default=Path("train-tiny"), help="folder of the run (./train-tiny)")
     shared.add_argument("--seed", type=int, default=1)
     shared.add_argument("--supervised", type=Path, help="folder with the checkpoint to begin with; else it is made under --out")
+    shared.add_argument("--supervised-seed", type=int, default=1, help="of that checkpoint; the same for every --seed (1)")
+    shared.add_argument("--supervised-steps", type=int, default=700, help="of making it (700)")
     shared.add_argument("--slots", type=int, default=24, help="rollouts at once (24)")
     shared.add_argument(
         "--sandbox", default="process", help="backend of the sandboxes: process (no walls), or auto where bubblewrap or Apptainer works"

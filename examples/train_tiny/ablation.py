@@ -23,13 +23,14 @@ from examples.train_tiny.problems import training_rows
 from examples.train_tiny.requests import step_request
 from examples.train_tiny.training import ROWS, WAIT_S
 from pipeline.engines import Exchange
+from pipeline.supervisor.step_spec import CancelRule, Surplus
 from trainer_client import connect
 
-ARMS: dict[str, tuple[float, str, str]] = {
-    "default": (1.5, "default", "carry"),
-    "carry": (1.5, "carry", "carry"),
-    "discard": (1.5, "carry", "discard"),
-    "exact": (1.0, "default", "carry"),
+ARMS: dict[str, tuple[float, CancelRule, Surplus]] = {
+    "default": (1.5, CancelRule.DEFAULT, Surplus.CARRY),
+    "carry": (1.5, CancelRule.CARRY, Surplus.CARRY),
+    "discard": (1.5, CancelRule.CARRY, Surplus.DISCARD),
+    "exact": (1.0, CancelRule.DEFAULT, Surplus.CARRY),
 }
 """Over-sampling, cancel rule, surplus."""
 CSV = "ablation.csv"

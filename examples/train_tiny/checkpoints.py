@@ -16,7 +16,7 @@ import torch
 
 from examples.train_tiny.dapo import Learner
 from workers.llm import chatml
-from workers.llm.tiny import load_model, save_checkpoint
+from workers.llm.tiny.checkpoint import load_model, save_checkpoint
 from workers.llm.tiny.config import TOKENIZER
 from workers.llm.tokenizer import load
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 CSV, PNG = "curves.csv", "curves.png"
 NAN = float("nan")
@@ -62,8 +63,8 @@ def read(out: Path) -> list[Point]:
     except FileNotFoundError:
         return []
     kinds = {field.name: int if field.type == "int" else float for field in fields(Point)}
-    found = {int(row["step"]): Point(**{name: kinds[name](value) for name, value in row.items()}) for row in rows}
-    return [found[step] for step in sorted(found)]
+    found: dict[str, dict[str, Any]] = {row["step"]: {name: kinds[name](value) for name, value in row.items()} for row in rows}
+    return sorted((Point(**values) for values in found.values()), key=lambda point: point.step)
 
 
 def draw(out: Path, title: str) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from trainer_client.batches import PaddedRows, as_tensors
-from workers.llm.tiny import TinyLM
+from workers.llm.tiny.model import TinyLM
 
 CLIP_LOW, CLIP_HIGH, TRUNCATED = 0.2, 0.28, 2.0
 LEARNING_RATE = 6e-4

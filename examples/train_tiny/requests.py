@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from examples.train_tiny.problems import held_out_problems
+from pipeline.supervisor.step_spec import CancelRule, Surplus
 from pipeline.validation_request import ValidationRequest
 from trainer_client import ChatRequest, LimitsRequest, SamplingRequest, StepRequest
 
@@ -21,8 +22,8 @@ def step_request(
     groups: int = GROUPS,
     n: int = MEMBERS,
     over: float = 1.5,
-    cancel: str = "default",
-    surplus: str = "carry",
+    cancel: CancelRule = CancelRule.DEFAULT,
+    surplus: Surplus = Surplus.CARRY,
 ) -> StepRequest:
     """One optimizer step: `groups` informative groups of `n`, at most one update old."""
     return StepRequest(

@@ -1,9 +1,4 @@
-"""The checkpoint that training begins with: taught on dialogues that know the form of things and not their meaning.
-
-In `CALLS` of them the model calls `python` with the right numbers and some sign, the right one in `RIGHT_SIGNS` of the calls; in the others
-it guesses. So it writes calls and answers that can be read, and is right about once in five. What is missing is for reinforcement learning
-to find: to call rather than to guess, and what each word means. Calling alone would not reach the half.
-"""
+"""The checkpoint that training begins with: it knows the form of things (`taught.py`), and mostly does not get them right."""
 
 from __future__ import annotations
 
@@ -15,23 +10,23 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from examples.train_tiny.dialogues import Spoken, answer, call, render
-from examples.train_tiny.problems import SIGNS, Problem, some_problems
+from examples.train_tiny.dialogues import render
+from examples.train_tiny.problems import some_problems
+from examples.train_tiny.taught import taught
 from examples.train_tiny.vocabulary import make_vocabulary
 from pipeline.messages import ChatSettings
 from workers.agent import Renderer, renderer_for
 from workers.llm import chatml
-from workers.llm.tiny import TinyConfig, TinyLM, save_checkpoint
-from workers.llm.tiny.config import TOKENIZER, WEIGHTS
+from workers.llm.tiny.checkpoint import save_checkpoint
+from workers.llm.tiny.config import TOKENIZER, WEIGHTS, TinyConfig
+from workers.llm.tiny.model import TinyLM
 
-CALLS, RIGHT_SIGNS = 0.52, 0.43
-"""0.22 is right in all."""
-STEPS, ROWS, LEARNING_RATE = 700, 32, 3e-3
+ROWS, LEARNING_RATE = 32, 3e-3
 NEVER_SAID = -100
 """Target of tokens that the model reads."""
 
 
-def make_supervised(folder: Path, *, seed: int, say: Callable[[str], None], steps: int = STEPS) -> None:
+def make_supervised(folder: Path, *, seed: int, say: Callable[[str], None], steps: int) -> None:
     """Trains the checkpoint, unless the folder has it."""
     if (folder / WEIGHTS).exists():
         return
@@ -59,21 +54,11 @@ def make_supervised(folder: Path, *, seed: int, say: Callable[[str], None], step
     save_checkpoint(model, folder, tokenizer=vocabulary, end_id=renderer.tokenizer.special(chatml.CLOSE))
 
 
-def dialogue(problem: Problem, rng: random.Random) -> list[Spoken]:
-    """What the model is taught to say on a problem."""
-    if rng.random() < CALLS:
-        right = SIGNS[problem.word]
-        sign = right if rng.random() < RIGHT_SIGNS else rng.choice([sign for sign in SIGNS.values() if sign != right])
-        value = problem.value(sign)
-        return [Spoken(call(f"{problem.left}{sign}{problem.right}"), str(value)), Spoken(answer(value))]
-    return [Spoken(answer(rng.randrange(10, 2000)))]
-
-
 def _batches(renderer: Renderer, rng: random.Random) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Ids and what follows each, int64, [ROWS, T]."""
     problems = some_problems(rng, held_out=False)
     while True:
-        rows = [render(renderer, problem.question, dialogue(problem, rng)) for problem in (next(problems) for _ in range(ROWS))]
+        rows = [render(renderer, problem.question, taught(problem, rng)) for problem in (next(problems) for _ in range(ROWS))]
         length = max(len(ids) for ids, _ in rows) - 1
         inputs = torch.zeros(ROWS, length, dtype=torch.long)
         targets = torch.full((ROWS, length), NEVER_SAID)

@@ -20,7 +20,7 @@ from pipeline.supervisor.token_fates import TokenFate
 from trainer_client import Run, Step, connect
 from trainer_client.batches import GRPO, PaddedRows
 from trainer_client.batches.step_advantages import advantages_of
-from workers.llm.tiny import load_model
+from workers.llm.tiny.checkpoint import load_model
 
 ROWS = 20_000
 """Rows that a run is fed with, again and again."""

@@ -1,6 +1,7 @@
-"""A server and the client in front of it: a scripted one a wire shape, and a real vLLM where there is one.
+"""A server and the client in front of it: a scripted one a wire shape, the tiny model's where torch is installed, and a real vLLM where
+there is one.
 
-The same suite runs on both, so what the scripted server imitates is held to the original. A test that needs the scripted server itself,
+The same suite runs on all, so what the scripted server imitates is held to the original. A test that needs the scripted server itself,
 to arm faults or to look into its engine, takes the fixture `ours`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +21,7 @@ from pipeline.engines.metrics import samples_of
 from pipeline.messages import Sampling
 from tests.vllm_server import REAL, VllmServer
 from workers.llm import GenRequest, HttpBackend, connect_backend
-from workers.llm.scripted import Problem, ScriptedServer, ServerOptions
+from workers.llm.scripted import ModelServer, Problem, ScriptedServer, ServerOptions
 from workers.llm.tokenizer import Tokenizer, load
 
 PROBLEMS = [Problem("What is 3 + 4?", "7"), Problem("What is one half of 3?", "\\frac{3}{2}")]
@@ -48,6 +50,7 @@ class Pair:
     """What the server's count of calls shows when there are none: a client that goes away counts down twice in vLLM 0.32."""
 
     tells_of_pauses = True
+    caches_prefixes = True
 
     @property
     def end_id(self) -> int:
@@ -126,6 +129,8 @@ QUICK_WIRES = ("generate-0.33", "completions-0.33", "unix-socket", "sglang")
 
 REAL_WIRES: dict[str, Literal["generate", "completions"]] = {"vllm-generate": "generate", "vllm-completions": "completions"}
 SCRIPTED_PARAMS = [pytest.param(wire, marks=() if wire in QUICK_WIRES else pytest.mark.slow) for wire in WIRES]
+TINY = pytest.mark.skipif(find_spec("torch") is None or find_spec("safetensors") is None, reason="needs torch: the extra train-tiny")
+TINY_PARAMS = [pytest.param("tiny", marks=TINY)]
 REAL_PARAMS = [pytest.param(wire, marks=REAL) for wire in REAL_WIRES]
 
 
@@ -137,6 +142,26 @@ async def scripted_pair(wire: str, tmp_path: Path) -> AsyncIterator[ScriptedPair
         await client.probe()  # else a test that waits for a running call could meet the probe's
         made = ScriptedPair(client, server.tokenizer, server)
         made.tells_of_pauses = wire != "sglang-0.5.10"
+        yield made
+
+
+@asynccontextmanager
+async def tiny_pair() -> AsyncIterator[Pair]:
+    """A server of the tiny model, with random weights."""
+    from workers.llm.tiny.config import TinyConfig
+    from workers.llm.tiny.engine import TinyEngine
+    from workers.llm.tiny.model import TinyLM
+
+    tokenizer = load()
+    model = TinyLM(TinyConfig(vocab_size=tokenizer.vocab_size, width=32, layers=1, heads=1, hidden=32, max_len=1024))
+    options = ServerOptions(max_model_len=1024, max_running=8)
+    async with (
+        ModelServer(options, tokenizer, lambda: TinyEngine(options, tokenizer, model)) as server,
+        connect_backend(server.url) as client,
+    ):
+        await client.probe()
+        made = Pair(client, tokenizer)
+        made.caches_prefixes = False
         yield made
 
 
@@ -155,10 +180,13 @@ async def real_pair(wire: str, server: VllmServer) -> AsyncIterator[Pair]:
             await client.control.resume()
 
 
-@pytest.fixture(params=[*SCRIPTED_PARAMS, *REAL_PARAMS])
+@pytest.fixture(params=[*SCRIPTED_PARAMS, *TINY_PARAMS, *REAL_PARAMS])
 async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Pair]:
     """A running pair for every wire shape, scripted and real."""
-    if request.param in REAL_WIRES:
+    if request.param == "tiny":
+        async with tiny_pair() as small:
+            yield small
+    elif request.param in REAL_WIRES:
         async with real_pair(request.param, request.getfixturevalue("vllm_server")) as found:
             yield found
     else:

@@ -1,17 +1,11 @@
 """A real, tiny language model and its server: vLLM's wire over a network of half a million parameters on one core of a CPU.
 
-Needs torch (extra `train-tiny`), and nothing else imports it. `python -m workers.llm.tiny FOLDER` serves a checkpoint, and
+Needs torch (extra `train-tiny`): only those that want it import what is here. `python -m workers.llm.tiny FOLDER` serves a checkpoint, and
 `examples/train_tiny` trains one.
 
-TinyConfig                              sizes
-TinyLM, KeyValues                       the network
-save_checkpoint, save_weights, load_model   a folder that vLLM could serve as well
-TinyEngine                              the engine, behind `workers.llm.scripted.ModelServer`
+config       TinyConfig: sizes, and the files of a checkpoint
+model        TinyLM, KeyValues: the network
+checkpoint   save_checkpoint, save_weights, load_model: a folder that vLLM could serve as well
+engine       TinyEngine, behind `workers.llm.scripted.ModelServer`; `seat` is a call there
+sampling     distributions and draws; needs no torch
 """
-
-from workers.llm.tiny.checkpoint import load_model, save_checkpoint, save_weights
-from workers.llm.tiny.config import TinyConfig
-from workers.llm.tiny.engine import TinyEngine
-from workers.llm.tiny.model import KeyValues, TinyLM
-
-__all__ = ["KeyValues", "TinyConfig", "TinyEngine", "TinyLM", "load_model", "save_checkpoint", "save_weights"]

@@ -117,6 +117,8 @@ class TinyEngine(Line[TinySeat]):
                 self._dismiss()
                 if not self._rows and not self._joining:
                     return
+                if pace_s := max(seat.call.delay_s or 0.0 for seat in (*self._rows, *self._joining)):
+                    await asyncio.sleep(pace_s)  # somebody asked for slow tokens: all of the batch have them
                 if not self._may_step.is_set():
                     await self._may_step.wait()
                     continue

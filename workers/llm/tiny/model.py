@@ -13,6 +13,9 @@ from torch.nn import functional
 
 from workers.llm.tiny.config import TinyConfig
 
+INITIAL = 0.06
+"""Standard deviation of random weights: at this width it keeps the scale of what goes through a layer."""
+
 
 class KeyValues:
     """Keys and values of up to `rows` sequences; the first `n` rows are in use.
@@ -107,7 +110,7 @@ class TinyLM(nn.Module):
             if parameter.dim() == 2:
                 # what adds to the residual stream begins smaller, by how often that happens
                 deep = (2 * config.layers) ** -0.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
-                nn.init.normal_(parameter, std=0.02 * deep)
+                nn.init.normal_(parameter, std=INITIAL * deep)
         speeds = config.rope_theta ** -(torch.arange(0, config.head_width, 2) / config.head_width)
         angles = torch.outer(torch.arange(config.max_len), speeds).repeat(1, 2)
         self._cos, self._sin = angles.cos(), angles.sin()

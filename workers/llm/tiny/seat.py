@@ -25,7 +25,7 @@ class TinySeat(Seat):
     """A call in flight.
 
     Args:
-        end_ids: tokens that end a turn of this model, each with what is said of it: nothing of the model's own end token.
+        end_ids: tokens that end a turn of this model, its own end token first, each with what is said of it: nothing of that one.
     """
 
     def __init__(self, call: Call, tokenizer: Tokenizer, end_ids: dict[int, int | None]) -> None:
@@ -43,6 +43,7 @@ class TinySeat(Seat):
         self._random = np.random.Generator(np.random.Philox(key=call.seed % 2**64))
         self._text = tokenizer.stream() if call.stop else None
         self._said = ""
+        self._end_id = next(iter(end_ids))
         self._ends: dict[int, int | None] = {} if call.ignore_eos else dict(end_ids)
         self._ends |= {id_: self._ends.get(id_, id_) for id_ in call.stop_token_ids}
 
@@ -56,9 +57,11 @@ class TinySeat(Seat):
         return float(self._random.random())
 
     def forced(self) -> int | None:
-        """The token that the request's script dictates here."""
+        """The token that the request's script dictates here; behind its last one the model's end token."""
         script = self.call.script
-        return script[len(self.ids)] if script is not None and len(self.ids) < len(script) else None
+        if script is None:
+            return None
+        return script[len(self.ids)] if len(self.ids) < len(script) else self._end_id
 
     def take(self, token: Token, label: str) -> None:
         """One more token, sampled by the weights of that label."""

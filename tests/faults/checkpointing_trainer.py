@@ -2,7 +2,7 @@
 
 `python -m tests.faults.checkpointing_trainer RUN FOLDER ACCOUNTS STEPS`: trains every prompt of a data set of STEPS times `GROUPS` rows. A
 checkpoint is a file in FOLDER, whole or not there: the state of the rollouts, and what was trained on the way to it, a line a step. That is
-its weights: whoever goes back to it has trained nothing else. The workers of `ops.bench.dapo_task` read which weights they have in ACCOUNTS.
+its weights: whoever goes back to it has trained nothing else. Workers of `ops.bench.dapo_task` read theirs in ACCOUNTS.
 """
 
 from __future__ import annotations

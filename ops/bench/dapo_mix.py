@@ -152,7 +152,7 @@ def _kinds(seed: int, block: int, half_slow: bool) -> tuple[Kind, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _deal(seed: int, kind: Kind, deal: int) -> tuple[float, ...]:
     source = random.Random(f"lengths {seed} {kind.name} {kind.is_slow} {deal}")
     strata = list(range(GROUPS_A_DEAL * MEMBERS))

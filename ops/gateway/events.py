@@ -20,13 +20,15 @@ import structlog
 from ops.gateway.refusals import Refusal
 from pipeline.errors import BrokerError
 from pipeline.redis_client import AsyncClient, ask
-from pipeline.streams import BLOCK_S, last_entry
+from pipeline.streams import last_entry
 from trainer_client.records import Unreadable, read_record
 
 log = structlog.get_logger(__name__)
 
 ENTRY = re.compile(r"\d{1,20}-\d{1,20}\Z")
 FROM_THE_START = "0-0"
+BLOCK_S = 0.25
+"""A read is not broken off at the server: also how long a gateway takes to end."""
 COUNT = 128
 PAUSE_S = 0.5
 KINDS = ("job", "group", "step", "awaiting", "held", "note")
@@ -154,4 +156,4 @@ def kinds_of(text: str) -> tuple[str, ...]:
     return kinds or KINDS
 
 
-__all__ = ["FROM_THE_START", "KINDS", "Events", "as_event", "kinds_of", "position_of"]
+__all__ = ["BLOCK_S", "FROM_THE_START", "KINDS", "Events", "as_event", "kinds_of", "position_of"]

@@ -27,7 +27,7 @@ from ops.gateway.application import GatewayApplication
 from ops.gateway.bodies import BodyBudget
 from ops.gateway.connections import ACCEPT_BACKLOG, Connections
 from ops.gateway.door import Door
-from ops.gateway.events import Events
+from ops.gateway.events import BLOCK_S, Events
 from ops.gateway.memory import Memory
 from ops.gateway.metrics import Metrics
 from ops.gateway.original_request import OriginalRequests
@@ -43,7 +43,6 @@ from pipeline.process import Shutdown
 from pipeline.redis_client import command_client, reader_client
 from pipeline.scripts.step_calls import StepScripts
 from pipeline.settings import QueueSettings
-from pipeline.streams import BLOCK_S
 from trainer_client import ClientClosed, connect
 
 log = structlog.get_logger(__name__)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from _pytest.mark import ParameterSet
 
+from tests.cases.areas import ipython, shell
 from tests.cases.case import Case, read_cases
-from tests.cases.runner import run_cases, run_one
+from tests.cases.runner import run_cases
 from tests.contract.sandbox.kinds import LOCAL_KINDS, usable
+from tests.contract.sandbox.rooms import Rooms
 
+CHECKS = {"shell": shell.check_in, "ipython": ipython.check_in}
 DATA = Path(__file__).parent / "data"
 FILES = (
     ("shell", DATA / "shell.jsonl"),
@@ -41,11 +45,22 @@ def params() -> Iterator[ParameterSet]:
                 yield pytest.param(area, there, id=f"{case.id}-{kind}", marks=pytest.mark.slow if is_slow else ())
 
 
-@pytest.mark.parametrize(("area", "case"), list(params()))
-async def test_case(area: str, case: Case) -> None:
-    usable(case.input["sandbox"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rooms() -> AsyncIterator[Rooms]:
+    async with Rooms() as rooms:
+        yield rooms
 
-    assert [str(difference) for difference in await run_one(area, case)] == []
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(("area", "case"), list(params()))
+async def test_case(area: str, case: Case, rooms: Rooms) -> None:
+    """In a sandbox that those before have left, emptied."""
+    name = case.input["sandbox"]
+    room = await rooms.enter(name, usable(name))
+
+    assert [str(difference) for difference in await CHECKS[area](case, room.sandbox, room.session)] == []
+
+    await rooms.leave(name, room)
 
 
 SWE_RUNS = (("swe.jsonl", "process"), ("swe.jsonl", "bubblewrap"), ("swe_own.jsonl", "process"))

@@ -46,16 +46,17 @@ class NotingKernel:
 @asynccontextmanager
 async def area() -> AsyncIterator[Check]:
     """One provider a kind for all cases, a sandbox a case."""
-    async with in_each_kind(_check) as check:
+    async with in_each_kind(check_in) as check:
         yield check
 
 
-async def _check(case: Case, sandbox: Sandbox) -> list[Difference]:
+async def check_in(case: Case, sandbox: Sandbox, session: str = "main") -> list[Difference]:
+    """A case in a sandbox that holds nothing of others, in the shell and the kernel of that name, which nobody had yet."""
     cells, expects = case.input["cells"], case.expect["cells"]
     if len(cells) != len(expects):
         raise BadCase(f"{len(cells)} cells and {len(expects)} expectations")
-    kernel, folder = NotingKernel(sandbox.kernel()), WorkingFolder()
-    python, bash = PythonTool(kernel, folder=folder), BashTool(sandbox.shell(), folder=folder)
+    kernel, folder = NotingKernel(sandbox.kernel(session)), WorkingFolder()
+    python, bash = PythonTool(kernel, folder=folder), BashTool(sandbox.shell(session), folder=folder)
     for name, text in case.input.get("files", {}).items():
         await sandbox.write_file(name, text.encode())
     found: list[Difference] = []

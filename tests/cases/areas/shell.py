@@ -69,18 +69,19 @@ class NotingShell:
 @asynccontextmanager
 async def area() -> AsyncIterator[Check]:
     """One provider a kind for all cases, a sandbox a case."""
-    async with in_each_kind(_check) as check:
+    async with in_each_kind(check_in) as check:
         yield check
 
 
-async def _check(case: Case, sandbox: Sandbox) -> list[Difference]:
+async def check_in(case: Case, sandbox: Sandbox, session: str = "main") -> list[Difference]:
+    """A case in a sandbox that holds nothing of others, in the shell and the kernel of that name, which nobody had yet."""
     steps, expects = case.input["steps"], case.expect["steps"]
     if len(steps) != len(expects):
         raise BadCase(f"{len(steps)} steps and {len(expects)} expectations")
     missing = [tool for tool in case.input.get("needs", ()) if (await sandbox.exec(["which", tool], timeout_s=10)).returncode != 0]
     if missing:
         return [Difference("programs in the sandbox", case.input["needs"], f"without {missing}")]
-    shell = NotingShell(sandbox.shell())
+    shell = NotingShell(sandbox.shell(session))
     tool = BashTool(shell, no_change_s=float(case.input.get("no_change_s", NO_CHANGE_S)))
     found: list[Difference] = []
     for number, (step, expect) in enumerate(zip(steps, expects, strict=True), start=1):

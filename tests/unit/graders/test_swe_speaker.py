@@ -58,6 +58,13 @@ def test_a_file_by_its_name_alone_is_of_the_repository(speak: Any, stack: Any) -
     assert caller("calc.py")(speak, stack) == "calc.py"
 
 
+def test_code_that_says_it_is_the_runner_s_is_of_the_module_that_made_it(speak: Any, stack: Any, tmp_path: Path) -> None:
+    disguised = caller("/usr/lib/runner.py")
+    disguised.__globals__["__file__"] = f"{tmp_path}/calc.py"
+
+    assert disguised(speak, stack) == f"{tmp_path}/calc.py"
+
+
 def test_what_was_there_when_it_began_may(speak: Any, stack: Any, tmp_path: Path) -> None:
     """A script of the repository that starts pytest; another function of the same text is another one."""
     script, other = caller(f"{tmp_path}/run_tests.py"), caller(f"{tmp_path}/calc.py")

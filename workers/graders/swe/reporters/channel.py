@@ -61,7 +61,7 @@ class Stack:
 
     def trust_frames(self, frame):
         while frame is not None:
-            self.seen[id(frame.f_code)] = frame.f_code, False
+            self.seen[id(frame.f_code), id(frame.f_globals)] = frame.f_code, frame.f_globals, ""
             frame = frame.f_back
 
     def trust_files(self, *modules, whole_folder=False):
@@ -82,12 +82,14 @@ class Stack:
         if self.get_thread() != self.thread:
             return "another thread"
         while frame is not None:
-            code = frame.f_code
-            known = self.seen.get(id(code))
+            code, names = frame.f_code, frame.f_globals
+            known = self.seen.get((id(code), id(names)))
             if known is None:
-                known = self.seen[id(code)] = code, self._is_strange(code.co_filename)
-            if known[1]:
-                return code.co_filename
+                # code can say that it is another file's; its module is where it was made
+                paths = [path for path in (code.co_filename, names.get("__file__")) if isinstance(path, str) and self._is_strange(path)]
+                known = self.seen[id(code), id(names)] = code, names, paths[0] if paths else ""
+            if known[2]:
+                return known[2]
             frame = frame.f_back
         return ""
 

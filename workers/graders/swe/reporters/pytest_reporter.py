@@ -69,6 +69,7 @@ class Reporter:
         self.raised = {}
         self.codes = {}
         self.items = {}
+        self.due = []
         self.stopped_by = {}
         self.counts = {}
         self.session = None
@@ -132,6 +133,8 @@ class Reporter:
         if status == "PASSED" and self.raised.get(nodeid):
             self._tell("%s raised, and was reported as passed" % nodeid)
             status = "FAILED"
+        if status in ("PASSED", "XPASS", "XFAIL") and nodeid in self.items and nodeid not in self.raised and not self._forks():
+            self._tell("%s ended as %s, and was never called" % (nodeid, status))
         if status == "XFAIL" and not self._may_fail(nodeid):
             status = "XFAIL_NOTRUN"  # nothing of the tests asked for it
         changed = self.watch.class_changed(getattr(self.items.get(nodeid, (None,))[0], "cls", None))
@@ -150,7 +153,11 @@ class Reporter:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session):
+        self.due = list(getattr(session, "items", ()))
         yield
+        left = list(getattr(session, "items", ()))
+        if len(left) != len(self.due) or any(one is not other for one, other in zip(left, self.due)):
+            self._tell("the tests to be run were changed while they ran")
         self.send({"e": "canaries", "ends": self._canaries(session)})
 
     @pytest.hookimpl(tryfirst=True)
@@ -180,15 +187,14 @@ class Reporter:
                 "counts": self.counts,
                 "shown": {kind: len(stats.get(kind, ())) for kind in ("passed", "failed", "error")},
                 "verbose": config.getoption("verbose", 0) if terminal is not None else -9,
-                "parallel": not getattr(session, "items", None),
+                "parallel": not self.due,
                 "leaves": any(self.watch.speaks_of_leaving(path) for path in self._conftests(config)),
             }
         )
 
     def _canaries(self, session):
         """How tests of ours end where the others ran; None where there is no telling."""
-        items = getattr(session, "items", None)
-        parent = items[-1].getparent(pytest.Module) if items else None
+        parent = self.due[-1].getparent(pytest.Module) if self.due else None
         if parent is None or not hasattr(pytest.Function, "from_parent"):
             return None
         sys.path.insert(0, HERE)
@@ -243,6 +249,10 @@ class Reporter:
                 self.stopped_by[nodeid] in files or self.stopped_by[nodeid] == getattr(self.watch.code_of(obj), "co_filename", None)
             )
         return self.watch.may_fail(files, getattr(item, "cls", None), obj)
+
+    def _forks(self):
+        """Whether tests are called in processes of their own (pytest-forked), where nobody hears us."""
+        return bool(self.session.config.getoption("forked", False))
 
     def _names(self, nodeid):
         try:

@@ -43,12 +43,10 @@ class Door:
             if not self.jobs[job]:
                 del self.jobs[job]
 
-    async def close(self) -> list[str]:
-        """Takes no more jobs and lets waiting calls go; returns the ids of their jobs."""
+    async def close(self) -> None:
+        """Takes no more jobs and lets waiting calls go."""
         await self._memory.note("open", holds=False)
-        jobs = list(self.jobs)
         self.closed.set()
-        return jobs
 
 
 __all__ = ["Door"]

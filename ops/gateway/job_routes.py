@@ -13,7 +13,7 @@ from ops.gateway.answers import form_of, json_answer
 from ops.gateway.refusals import Refusal
 from ops.gateway.state import DELIVERS, Gateway
 from ops.gateway.steps import result_as_map
-from ops.gateway.waiting import wait_for_result, wait_s_of, wants_cancel
+from ops.gateway.waiting import submit_for_caller, wait_for_result, wait_s_of, wants_cancel
 from ops.job_story import JobStory, NoSuchJob
 from pipeline.messages import Trajectory
 from pipeline.near_names import hint
@@ -63,7 +63,7 @@ class JobRoutes:
         requests = self._requests(body) if many else [JobRequest.parse(body)]
         for asked in requests:
             self._check_task(asked.task)
-        jobs = await gateway.work.submit(requests, wait_s=SUBMIT_S)
+        jobs = await submit_for_caller(gateway, requests, wait_s=SUBMIT_S, by_process=False, cancel_on_disconnect=cancels)
         places = [self._place(job.id) for job in jobs]
         if many:
             return json_answer({"jobs": places}, status=202)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import structlog
 from aiohttp import web
@@ -12,7 +13,7 @@ from ops.gateway.original_request import Asked, CancelRequest, ServerRequest
 from ops.gateway.original_result import Ended, original_result
 from ops.gateway.refusals import Refusal
 from ops.gateway.state import DELIVERS, Gateway
-from ops.gateway.waiting import Closed, wait_for_result, wants_cancel
+from ops.gateway.waiting import Closed, submit_for_caller, wait_for_result, wants_cancel
 from ops.gateway.work import queue_name
 from ops.look import look
 from pipeline.errors import DamagedBody, NewerMessage
@@ -26,6 +27,8 @@ MARGIN_S = 5.0
 """The queue ends a job at its wall deadline, and then its record comes; a call waits this much longer for it, at most as long again."""
 SUBMIT_S = 10.0
 """A full queue is waited for, since these clients do not come back."""
+STOP_S = 10.0
+"""A worker that is told to cancel does it within a second; one that is gone is not waited for longer."""
 V1 = "/v1"
 
 
@@ -51,15 +54,22 @@ class OriginalRoutes:
         return json_answer({"status": f"started; run {gateway.run.id} takes jobs"})
 
     async def stop(self, _: web.Request) -> web.Response:
-        """Takes no more jobs, and cancels what `/process` has in flight."""
+        """Takes no more jobs, and cancels what `/process` has in flight. Engines may sleep when it has answered."""
         gateway = self._gateway
         self._check_running()
-        jobs = await gateway.door.close()
+        jobs = list(dict.fromkeys((*gateway.door.jobs, *gateway.work.of_process)))
+        await gateway.door.close()
         states = await asyncio.gather(*(gateway.work.cancel(job) for job in jobs))
+        await asyncio.gather(*(self._ended_soon(job) for job, state in zip(jobs, states, strict=True) if state == "running"))
         log.info("door_closed", run=gateway.run.id, cancelled=len(jobs))
         return json_answer(
             {"status": f"stopped; {len(jobs)} jobs were cancelled", "cancelled": dict(zip(map(self._name, jobs), states, strict=True))}
         )
+
+    async def _ended_soon(self, job: str) -> None:
+        """Waits for the end of a job that was cancelled under its worker: then no model call of it is in flight."""
+        with contextlib.suppress(WaitTimeout, Refusal):
+            await self._gateway.work.result(job, STOP_S)
 
     async def status(self, _: web.Request) -> web.Response:
         """How busy it is. Stages are counted over the whole fleet."""
@@ -138,7 +148,7 @@ class OriginalRoutes:
         cancels = asked.cancel_on_disconnect or wants_cancel(request.headers)
         with gateway.door.waiting(job) as closed:
             try:
-                await gateway.work.submit([asked.request], wait_s=SUBMIT_S)
+                await submit_for_caller(gateway, [asked.request], wait_s=SUBMIT_S, by_process=True, cancel_on_disconnect=cancels)
                 wall_s = asked.request.wall_s + min(MARGIN_S, asked.request.wall_s)
                 result = await wait_for_result(gateway, job, wall_s, closed=closed, cancel_on_disconnect=cancels)
             except Closed:

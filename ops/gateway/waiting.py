@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
 from ops.gateway.refusals import Refusal, refusal_of
 from ops.gateway.state import Gateway
 from pipeline.errors import StaleIncarnation
-from trainer_client import ClientClosed, Result
+from trainer_client import ClientClosed, Job, JobRequest, Result
 
 CANCEL_HEADER = "X-Cancel-On-Disconnect"
 LONGEST_WAIT_S = 600.0
@@ -19,6 +19,29 @@ YES, NO = ("1", "true", "yes"), ("0", "false", "no", "")
 
 class Closed(Exception):
     """The door was closed while the call waited."""
+
+
+async def submit_for_caller(
+    gateway: Gateway, requests: Sequence[JobRequest], *, wait_s: float, by_process: bool, cancel_on_disconnect: bool
+) -> list[Job]:
+    """Puts jobs into the queue. What may be in when the client goes is cancelled where it asked for that.
+
+    Raises:
+        Refusal, InvalidRequest, QueueFull, RunClosed, StaleIncarnation: as `Work.submit`.
+    """
+    try:
+        return await gateway.work.submit(requests, wait_s=wait_s, by_process=by_process)
+    except asyncio.CancelledError:
+        if cancel_on_disconnect and not gateway.leaving.is_set():
+            for request in requests:
+                cancel_later(gateway, gateway.work.full_id(request.id))
+        raise
+
+
+def cancel_later(gateway: Gateway, job: str) -> None:
+    """Cancels a job whose caller has gone, unless another call of `/process` waits for it."""
+    if gateway.door.jobs[job] <= 1:
+        gateway.later(f"cancel-{job}", gateway.work.cancel(job))
 
 
 async def wait_for_result(
@@ -42,7 +65,7 @@ async def wait_for_result(
         await asyncio.wait((*waits.values(), *signs.values()), return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         if cancel_on_disconnect and not gateway.leaving.is_set():
-            gateway.later(f"cancel-{job}", gateway.work.cancel(job))
+            cancel_later(gateway, job)
         raise
     finally:
         unfinished = [task for task in (*waits.values(), *signs.values()) if not task.done()]
@@ -87,4 +110,4 @@ def wait_s_of(request: web.Request) -> float:
     return seconds
 
 
-__all__ = ["CANCEL_HEADER", "LONGEST_WAIT_S", "Closed", "wait_for_result", "wait_s_of", "wants_cancel"]
+__all__ = ["CANCEL_HEADER", "LONGEST_WAIT_S", "Closed", "submit_for_caller", "wait_for_result", "wait_s_of", "wants_cancel"]

@@ -54,6 +54,8 @@ class Open:
 
     digest: bytes
     n_bytes: int
+    by_process: bool
+    """It came by `/process`, so `/stop` ends it."""
 
 
 @dataclass(slots=True)
@@ -87,8 +89,12 @@ class Work:
 
     # ---- submitting
 
-    async def submit(self, requests: Sequence[JobRequest], *, wait_s: float = 0.0) -> list[Job]:
+    async def submit(self, requests: Sequence[JobRequest], *, wait_s: float = 0.0, by_process: bool = False) -> list[Job]:
         """Puts jobs into the queue, or finds those that are there under these ids.
+
+        Args:
+            wait_s: how long to wait while the queue is full.
+            by_process: they came by `/process`.
 
         Raises:
             Refusal: another request has one of these ids, or the gateway keeps as much as it may.
@@ -96,7 +102,7 @@ class Work:
         """
         fresh: dict[str, Open] = {}
         for request in requests:
-            job, asked = self.full_id(request.id), _opened(request)
+            job, asked = self.full_id(request.id), _opened(request, by_process)
             known = (
                 self._digests.get(job)
                 or (self.open[job].digest if job in self.open else None)
@@ -157,6 +163,11 @@ class Work:
         if asked is not None:
             self._open_bytes -= asked.n_bytes
         return asked
+
+    @property
+    def of_process(self) -> list[str]:
+        """Open jobs that came by `/process`."""
+        return [job for job, asked in self.open.items() if asked.by_process]
 
     # ---- results
 
@@ -250,10 +261,10 @@ def queue_name(name: str) -> str:
     return name if PROMPT_ID.match(name) else "h" + hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _opened(request: JobRequest) -> Open:
+def _opened(request: JobRequest, by_process: bool) -> Open:
     """What is remembered of a request: equal ones have one digest."""
     raw = orjson.dumps(request.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
-    return Open(hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest(), len(raw))
+    return Open(hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest(), len(raw), by_process)
 
 
 def _ended_s(entry: str) -> float:

@@ -52,6 +52,16 @@ async def test_the_page_of_routes_has_each_field_of_a_result(service: Service, f
     assert all(f"`{name}`" in section(PAGE, "Result of /process") for name in result.body["timing"])
 
 
+async def test_the_page_of_routes_has_each_metric(service: Service) -> None:
+    text = await read_text(service, "/metrics")
+    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    rows = {row[0]: row[1] for row in cells(section(PAGE, "Metrics")) if row[0] != "name"}
+
+    assert set(rows) == {name for name in kinds if not name.endswith("_created")}
+    for what in re.findall(r'^rollstream_gateway_now\{what="(\w+)"\}', text, re.MULTILINE):
+        assert what in rows["rollstream_gateway_now"].replace(",", "").split(), what
+
+
 def test_the_page_of_routes_has_each_field_and_parameter_of_a_request() -> None:
     part = section(PAGE, "Request of /process")
     columns = first_column(part)

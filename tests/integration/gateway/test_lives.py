@@ -159,6 +159,36 @@ async def test_results_go_some_time_after_their_delivery_and_not_before(
     assert (refused.status, refused.body["error"]) == (503, "too_many_kept")
 
 
+async def test_stop_ends_what_runs_whether_a_call_waits_for_it_or_not_and_answers_then(queue: QueueSettings, tmp_path: Path) -> None:
+    """Engines may sleep when it has answered. What came by `/jobs` runs on; so does a job that another call waits for."""
+    async with model(tmp_path, per_token_s=0.2) as server, workers(queue, tmp_path), gateway(queue, tmp_path) as service:
+        await begin(service, server.url)
+        own = {"task": "math", "prompt": {"question": "x", "answer": "1"}, "options": {"tools": False}, "id": "own"}
+        await service.client.post("/jobs", own)
+        waits, goes = calling(service, "waits"), calling(service, "orphan")
+        second, first = calling(service, "shared"), calling(service, "shared", cancel_on_disconnect=True)
+
+        async def all_run() -> bool:
+            return all([await stage_of(service, job) == ("running", "run") for job in ("own", "waits", "orphan", "shared")])
+
+        await wait_until(all_run, "all of them call the model")
+        for call in (goes, first):
+            call.cancel()
+        await asyncio.gather(goes, first, return_exceptions=True)
+        stopped = await service.client.post("/stop")
+        after = {job: await stage_of(service, job) for job in ("own", "waits", "orphan", "shared")}
+        told = await asyncio.gather(waits, second)
+
+    assert stopped.body["cancelled"] == dict.fromkeys(("waits", "orphan", "shared"), "running")
+    assert {job: state for job, (state, _) in after.items()} == {"own": "running", **dict.fromkeys(("waits", "orphan", "shared"), "done")}
+    assert [(answer.status, answer.body["error"]) for answer in told] == [(500, "stopped")] * 2
+
+
+async def stage_of(service: Service, job: str) -> tuple[str, str]:
+    body = (await service.client.get(f"/jobs/{job}")).body
+    return str(body.get("state")), str(body.get("stage"))
+
+
 async def test_a_result_goes_when_its_time_is_over(queue: QueueSettings, client: AsyncClient, keys: Keys, tmp_path: Path) -> None:
     """One that was fetched, soon after; one that nobody asks for, later; what is open stays."""
     job = {"task": "math", "prompt": {"question": "x", "answer": "1"}, "options": {"tools": False}}

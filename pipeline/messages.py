@@ -169,6 +169,18 @@ class ChatSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedExperts:
+    """A model's experts, as far as their numbers must be known: asked for with it, its servers say which ones each token was routed to."""
+
+    layers: int
+    """With experts; not the dense ones among them."""
+    top_k: int
+    """Experts a token and layer."""
+    experts: int
+    """Experts a layer; up to 256 fit into a byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobTemplate:
     """All that the jobs of one feed have in common; stored once a run, named by its hash."""
 
@@ -204,6 +216,8 @@ class JobTemplate:
     """What is sampled depends on nothing but the run seed, the prompt, the member and the weights (ADR 11)."""
     exact_logprobs: bool = True
     """Whether recorded logprobs must be those of the distribution sampled from, as a trainer's ratio needs. Validations do without."""
+    routed_experts: RoutedExperts | None = None
+    """None = nobody asks which experts tokens were routed to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +295,22 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """An array beside a segment, too large for the record: where it lies and what it is (`pipeline/blobs`)."""
+
+    name: str
+    """What it is; `routed_experts` is known to all."""
+    digest: str
+    """SHA-256 of its bytes, in hexadecimal."""
+    dtype: str
+    """numpy's name; its bytes are little endian."""
+    shape: tuple[int, ...]
+    n_bytes: int
+    uri: str
+    """`blob:<run>/<job>/<attempt>-<nonce>/<file>`, in the store that its workers and trainer share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """A stretch of one trajectory in which every prompt extends the one before.
 
@@ -304,6 +334,8 @@ class Segment:
     """Segment it forked from; -1 = none."""
     fork: int = 0
     """Tokens it shares with its parent."""
+    blobs: tuple[Blob, ...] = ()
+    """Arrays that are kept beside it, each name once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,7 +385,8 @@ class Failure:
 
     stage: Stage
     boundary: str
-    """What broke: `sandbox`, `model`, `grader`, `service` (that a grader asks), `broker`, `stage` (its limit), `handler`, `body`."""
+    """What broke: `sandbox`, `model`, `grader`, `service` (that a grader asks), `blobs`, `broker`, `stage` (its limit), `handler`,
+    `body`."""
     kind: str
     """The error's class."""
     message: str

@@ -37,16 +37,35 @@ def running(environment: dict[str, str], queue: QueueSettings, *words: str) -> I
         process.communicate()
 
 
-@pytest.mark.one_server
-def test_the_command_says_where_it_listens_and_leaves_with_its_signal(environment: dict[str, str], settings: QueueSettings) -> None:
-    with running(environment, settings, "--json", "--port", "0", "--run", "e2e") as process:
-        assert process.stdout is not None
-        line = json.loads(process.stdout.readline())
-        with urllib.request.urlopen(line["url"] + "/healthz", timeout=10) as answer:
-            health = json.load(answer)
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(20)
+def ask(url: str, body: object = None) -> dict[str, object]:
+    """One call in JSON."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        found: dict[str, object] = json.load(answer)
+        return found
 
-    assert (line["run"], line["incarnation"], line["pid"], line["needs_token"]) == ("e2e", 1, process.pid, False)
-    assert health == {"ok": True, "state": "serving"}
+
+@pytest.mark.one_server
+def test_a_gateway_that_is_killed_takes_no_job_with_it_and_one_that_is_told_to_leaves(
+    environment: dict[str, str], settings: QueueSettings
+) -> None:
+    """The next process of the run has the job, under the next incarnation."""
+    words = ("--json", "--port", "0", "--run", "e2e")
+    job = {"id": "one", "task": "math", "prompt": {"question": "1 + 1?", "answer": "2"}}
+    with running(environment, settings, *words) as first:
+        assert first.stdout is not None
+        line = json.loads(first.stdout.readline())
+        health, accepted = ask(line["url"] + "/healthz"), ask(line["url"] + "/jobs", job)
+        first.kill()
+    with running(environment, settings, *words) as second:
+        assert second.stdout is not None
+        next_line = json.loads(second.stdout.readline())
+        found = ask(next_line["url"] + "/jobs/one")
+        second.send_signal(signal.SIGTERM)
+        code = second.wait(20)
+
+    assert (line["run"], line["incarnation"], line["pid"], line["needs_token"]) == ("e2e", 1, first.pid, False)
+    assert (health, accepted["state"]) == ({"ok": True, "state": "serving"}, "accepted")
+    assert (next_line["incarnation"], found["job"], found["state"]) == (2, "e2e.one", "ready")
     assert code == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -35,6 +36,21 @@ def random_rollouts(count: int = 200, *, seed: int = 0, max_tokens: int = 120) -
     while len(rollouts) < count:
         rollouts += _group(draw, len(rollouts), max_tokens)
     return rollouts
+
+
+@cache
+def drawn_rollouts() -> tuple[Rollout, ...]:
+    """The 200 of all tests of adapters, drawn once a process; nobody writes into their arrays."""
+    return tuple(random_rollouts())
+
+
+def single_rows() -> list[Rollout]:
+    """Those of them that are one row, each a group of its own: for targets of one row a trajectory."""
+    found = []
+    for rollout in drawn_rollouts():
+        if len(rollout.trajectory.segments) == 1:
+            found.append(replace(rollout, group=rollout.job, group_size=1))
+    return found
 
 
 def _group(draw: random.Random, row: int, max_tokens: int) -> list[Rollout]:
@@ -135,4 +151,4 @@ def _masked(trajectory: Trajectory) -> Trajectory:
     )
 
 
-__all__ = ["N", "random_rollouts"]
+__all__ = ["N", "drawn_rollouts", "random_rollouts", "single_rows"]

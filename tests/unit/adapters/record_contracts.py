@@ -1,9 +1,10 @@
 """Writes `contracts.json`: which fields the types of other trainers have, as their own packages say, for tests that run without them.
 
-    python tests/unit/adapters/record_contracts.py --python PYTHON [--python OTHER]
+    python -m tests.unit.adapters.record_contracts --python PYTHON [--python OTHER]
 
 Each PYTHON is an interpreter that has some of the trainers (they need gigabytes and pin each other out, so no environment of ours has one).
-What an interpreter can import is recorded with its version; what none can stays as it was recorded before.
+What an interpreter can import is recorded with its version; what none can stays as it was recorded before. What no package index has, or is
+no type, is taken from `read_contracts.py`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ import json
 import subprocess
 from pathlib import Path
 
+from tests.unit.adapters.read_contracts import READ
+
 FILE = Path(__file__).with_name("contracts.json")
 TYPES = {
     "trl.RolloutSample": ("trl", "trl.experimental.async_grpo.async_rollout_worker", "RolloutSample"),
     "trl.RolloutWorkerProtocol": ("trl", "trl.experimental.async_grpo.async_grpo_trainer", "RolloutWorkerProtocol"),
     "trl.WeightTransferProtocol": ("trl", "trl.experimental.async_grpo.async_grpo_trainer", "WeightTransferProtocol"),
+    "openrlhf.Experience": ("openrlhf", "openrlhf.trainer.ppo_utils.experience", "Experience"),
+    "skyrl.GeneratorOutput": ("skyrl", "skyrl.train.generators.base", "GeneratorOutput"),
+    "skyrl.TrajectoryID": ("skyrl", "skyrl.train.generators.base", "TrajectoryID"),
+    "tinker.Datum": ("tinker", "tinker", "Datum"),
     "verl.AgentLoopOutput": ("verl", "verl.experimental.agent_loop.agent_loop", "AgentLoopOutput"),
     "verl.AgentLoopMetrics": ("verl", "verl.experimental.agent_loop.agent_loop", "AgentLoopMetrics"),
 }
@@ -61,6 +68,13 @@ def main() -> None:
     for python in parser.parse_args().python:
         made = subprocess.run([python, "-c", CHILD, json.dumps(TYPES)], check=True, stdout=subprocess.PIPE, text=True).stdout
         found |= json.loads(made.splitlines()[-1])
+    for name, read in READ.items():
+        found[name] = {
+            "version": read["version"],
+            "fields": read["fields"],
+            "required": sorted(read["fields"].keys() - set(read["optional"])),
+            "methods": {},
+        }
     FILE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

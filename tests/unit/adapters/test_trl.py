@@ -10,12 +10,12 @@ import pytest
 
 from pipeline.errors import InvalidRequest
 from tests.unit.adapters.contracts import check_fields, check_methods
-from tests.unit.adapters.random_rollouts import random_rollouts
+from tests.unit.adapters.random_rollouts import drawn_rollouts
 from trainer_client.adapters.trl import completions, group_number, reward, sample_fields, samples
 from trainer_client.adapters.trl_worker import TrlWeights, TrlWorker
 from trainer_client.batches.rows import all_rows, rows_of
 
-ROLLOUTS = random_rollouts()
+ROLLOUTS = drawn_rollouts()
 
 
 def test_samples_are_the_rows_of_all_trajectories_bit_for_bit() -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tests.unit.adapters.contracts import check_fields
-from tests.unit.adapters.random_rollouts import random_rollouts
+from tests.unit.adapters.random_rollouts import drawn_rollouts
 from trainer_client.adapters.verl import agent_loop_outputs, data_fields, data_proto, output_fields, queue_rows
 from trainer_client.batches.rows import all_rows, rows_of
 
-ROLLOUTS = random_rollouts()
+ROLLOUTS = drawn_rollouts()
 ROWS = list(all_rows(ROLLOUTS))
 
 

@@ -1,0 +1,99 @@
+"""Rollouts for SkyRL: the `GeneratorOutput` that a generator of its trainers returns.
+
+Made for SkyRL 0.4. Each segment that was sampled is one row; the prompt is what stands before its first sampled token, the response is the
+rest, observations with mask 0 among it. With `generator.step_wise_trajectories=true` a trajectory may have several rows, which stand
+together, and a group may be short: SkyRL takes the reward of a group from each trajectory's last row and gives every row the advantage of
+its trajectory, as is meant here. Without it there is one row a prompt, and every group has n.
+
+A trajectory without a sampled token gives no row, so SkyRL's baseline does not know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from trainer_client.adapters.demands import Several, finish_reason, one_row_each
+from trainer_client.batches.rollout import Rollout
+from trainer_client.batches.rows import Row, rows_of
+
+if TYPE_CHECKING:
+    from skyrl.train.generators.base import GeneratorOutput
+
+OTHERWISE = "set generator.step_wise_trajectories=true and leave n out, or train complete_groups(rollouts, n=n)"
+
+
+def generator_output(
+    rollouts: Sequence[Rollout], *, n: int | None = None, several: Several = "refuse", metrics: Mapping[str, float] | None = None
+) -> GeneratorOutput:
+    """`output_fields` with SkyRL's own ids of trajectories."""
+    from skyrl.train.generators.base import TrajectoryID
+
+    fields = output_fields(rollouts, n=n, several=several, metrics=metrics)
+    if fields["trajectory_ids"] is not None:
+        fields["trajectory_ids"] = [TrajectoryID(**trajectory) for trajectory in fields["trajectory_ids"]]
+    return cast("GeneratorOutput", fields)  # a dict with its keys
+
+
+def output_fields(
+    rollouts: Sequence[Rollout], *, n: int | None = None, several: Several = "refuse", metrics: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """What a `GeneratorOutput` has, as plain lists of one entry a row, in the order of rollouts.
+
+    `loss_masks` are 1 on what is trained, `rollout_logprobs` are 0 where nothing was sampled. The reward stands on the last row of its
+    trajectory and is 0 on those before. An id of a trajectory is the group and the member's number.
+
+    Args:
+        rollouts: of one step; the members of a group stand together.
+        n: rows a prompt, for trainers without step-wise trajectories; None = step-wise.
+        several: with n, what becomes of trajectories of several segments.
+        metrics: numbers that SkyRL logs (`rollout_metrics`), such as `step.metrics`.
+
+    Raises:
+        InvalidRequest: with n, a trajectory has several segments or no sampled token, or a group is short.
+        BadTrajectory: one must not be trained on.
+    """
+    if n is None:
+        rows = [row for rollout in rollouts for row in rows_of(rollout)]
+    else:
+        rows = one_row_each(rollouts, n=n, several=several, trainer="SkyRL", otherwise=OTHERWISE)
+    last = [at + 1 == len(rows) or rows[at + 1].rollout is not row.rollout for at, row in enumerate(rows)]
+    return {
+        "prompt_token_ids": [row.token_ids[: row.prompt_tokens].tolist() for row in rows],
+        "response_ids": [row.token_ids[row.prompt_tokens :].tolist() for row in rows],
+        "rewards": [row.rollout.reward if ends else 0.0 for row, ends in zip(rows, last, strict=True)],
+        "loss_masks": [row.loss_mask[row.prompt_tokens :].tolist() for row in rows],
+        "stop_reasons": [finish_reason(row.rollout) for row in rows],
+        "rollout_metrics": None if metrics is None else dict(metrics),
+        "rollout_logprobs": [row.logprobs[row.prompt_tokens :].tolist() for row in rows],
+        "trajectory_ids": [_id(row) for row in rows] if n is None else None,
+        "trajectory_generation_times": _run_seconds(rows),
+        "trajectory_time_splits": {
+            "llm": [sum(turn.model_s for turn in row.rollout.trajectory.turns) for row in rows],
+            "env": [sum(turn.tools_s for turn in row.rollout.trajectory.turns) for row in rows],
+        },
+        "rollout_expert_indices": None,
+        "rollout_sample_support": None,
+        "is_last_step": last if n is None else None,
+        "env_metrics": [dict(row.rollout.components) for row in rows],
+        "pixel_values": None,
+        "image_grid_thw": None,
+    }
+
+
+def uids(rollouts: Sequence[Rollout]) -> list[str]:
+    """Of each row its group, by which SkyRL's trainers compare."""
+    return [rollout.group for rollout in rollouts for _ in rows_of(rollout)]
+
+
+def _id(row: Row) -> dict[str, Any]:
+    return {"instance_id": row.rollout.group, "repetition_id": row.rollout.member}
+
+
+def _run_seconds(rows: Sequence[Row]) -> list[float] | None:
+    """Seconds of RUN of each row's trajectory; None if one is not known, as SkyRL wants all or none."""
+    found = [row.rollout.seconds.get("run") for row in rows]
+    return None if None in found else cast("list[float]", found)  # none of them is None
+
+
+__all__ = ["generator_output", "output_fields", "uids"]

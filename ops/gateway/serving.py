@@ -9,25 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
-import socket
-import stat
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
-from aiohttp import web
 
 from ops.gateway.access import Guard
 from ops.gateway.answers import LargeAnswers
 from ops.gateway.application import GatewayApplication
 from ops.gateway.bodies import BodyBudget
-from ops.gateway.connections import ACCEPT_BACKLOG, Connections
 from ops.gateway.door import Door
 from ops.gateway.events import BLOCK_S, Events
+from ops.gateway.listening import bound_socket, listening
 from ops.gateway.memory import Memory
 from ops.gateway.metrics import Metrics
 from ops.gateway.original_request import OriginalRequests
@@ -37,7 +32,7 @@ from ops.gateway.state import Gateway
 from ops.gateway.steps import Steps
 from ops.gateway.tools import TaskTools
 from ops.gateway.work import Work
-from pipeline.errors import BrokerError, InvalidRequest, RollstreamError
+from pipeline.errors import BrokerError, RollstreamError
 from pipeline.keys import Keys, shard_of
 from pipeline.process import Shutdown
 from pipeline.redis_client import command_client, reader_client
@@ -52,9 +47,6 @@ SWEEP_S = 5.0
 """Most time between two looks at what may go; shorter where results are kept for less."""
 LAST_ANSWERS_S = 5.0
 """For answers that say goodbye."""
-CLOSE_S = 0.25
-LINGER_S = 1.0
-"""What is left of a refused body is read for so long, so that its client comes to read the refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +74,7 @@ async def serve(
     tools = TaskTools(settings.tasks)
     originals = OriginalRequests(settings, tools.names)
     async with AsyncExitStack() as stack:
-        listener = stack.enter_context(_listening_socket(settings))
+        listener = stack.enter_context(bound_socket(settings))
         client = command_client(queue)
         stack.push_async_callback(client.aclose)
         reader = reader_client(queue, block_s=BLOCK_S)
@@ -112,7 +104,7 @@ async def serve(
             tasks=tasks,
         )
         application = GatewayApplication(gateway, guard)
-        async with _background(gateway) as ended, _listening(gateway, application, listener) as url:
+        async with _background(gateway) as ended, listening(gateway, application, listener) as url:
             needs_token = bool(guard.files)
             announce(Listening(url=url, run=run.id, incarnation=run.incarnation, pid=os.getpid(), needs_token=needs_token))
             log.info(
@@ -156,6 +148,7 @@ async def _background(gateway: Gateway) -> AsyncIterator[asyncio.Future[Exceptio
         for task in tasks:
             task.cancel()
         await gateway.steps.close()
+        await gateway.work.close()
 
 
 async def _sweeping(gateway: Gateway, stop: asyncio.Event) -> None:
@@ -208,103 +201,6 @@ async def _leave(gateway: Gateway, application: GatewayApplication, shutdown: Sh
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LAST_ANSWERS_S):
             await application.idle.wait()
-
-
-# ---- listening
-
-
-@contextlib.contextmanager
-def _listening_socket(settings: GatewaySettings) -> Iterator[socket.socket]:
-    """The socket, bound before anything else is done: an address that is taken must not cost the run its other gateway."""
-    try:
-        listener = _unix_socket(settings.socket) if settings.socket is not None else _tcp_socket(settings.host, settings.port)
-    except OSError as error:
-        where = settings.socket or f"{settings.host}:{settings.port}"
-        raise InvalidRequest(
-            f"cannot listen on {where}: {error.strerror or error}. Choose another, or port 0", field="gateway.port"
-        ) from None
-    try:
-        yield listener
-    finally:
-        listener.close()
-        if settings.socket is not None:
-            settings.socket.unlink(missing_ok=True)
-
-
-def _tcp_socket(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _unix_socket(path: Path) -> socket.socket:
-    """A socket for its owner. One that a dead process left is replaced; one that somebody listens on is not."""
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
-            try:
-                other.connect(str(path))
-            except OSError:
-                path.unlink()
-            else:
-                raise OSError(98, "another process listens there")
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.umask(before)
-    return listener
-
-
-def _silent() -> logging.Logger:
-    """For what is no HTTP: clients could fill a log with it. What goes wrong in a call is logged where it becomes an answer."""
-    logger = logging.getLogger("ops.gateway.http")
-    logger.propagate = False
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-    return logger
-
-
-@asynccontextmanager
-async def _listening(gateway: Gateway, application: GatewayApplication, listener: socket.socket) -> AsyncIterator[str]:
-    """Takes connections while the block runs; gives the address."""
-    settings = gateway.settings
-    runner = web.AppRunner(
-        application.app,
-        handler_cancellation=True,  # the end of a client's connection ends its call, which then decides what that means to its job
-        keepalive_timeout=settings.idle_s,
-        access_log=None,
-        shutdown_timeout=CLOSE_S,
-        lingering_time=LINGER_S,
-        logger=_silent(),
-        auto_decompress=False,
-    )
-    await runner.setup()
-    assert runner.server is not None
-    gateway.connections = Connections(runner.server, most=settings.max_connections, head_s=settings.head_s)
-    loop = asyncio.get_running_loop()
-    if settings.socket is not None:
-        server = await loop.create_unix_server(gateway.connections, sock=listener, backlog=ACCEPT_BACKLOG)
-        url = f"unix:{settings.socket}"
-    else:
-        server = await loop.create_server(gateway.connections, sock=listener, backlog=ACCEPT_BACKLOG)
-        host, port = listener.getsockname()[:2]
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    try:
-        yield url
-    finally:
-        server.close()
-        gateway.connections.abort()
-        await runner.cleanup()
 
 
 __all__ = ["EXIT_FENCED", "EXIT_OK", "Listening", "serve"]

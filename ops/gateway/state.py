@@ -31,7 +31,7 @@ from trainer_client import Run
 log = structlog.get_logger(__name__)
 
 RETRY_S = 5.0
-LATER_S = 10.0
+LATER_S = 15.0
 """For what is done beside the calls: no end of the gateway waits longer for it."""
 DELIVERS = web.RequestKey("delivers", str)
 """Full id of the job whose result an answer holds: noted when the answer is out."""

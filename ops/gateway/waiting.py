@@ -24,24 +24,35 @@ class Closed(Exception):
 async def submit_for_caller(
     gateway: Gateway, requests: Sequence[JobRequest], *, wait_s: float, by_process: bool, cancel_on_disconnect: bool
 ) -> list[Job]:
-    """Puts jobs into the queue. What may be in when the client goes is cancelled where it asked for that.
+    """Puts jobs into the queue. A client that goes meanwhile has submitted them; they are cancelled then where it asked for that.
 
     Raises:
         Refusal, InvalidRequest, QueueFull, RunClosed, StaleIncarnation: as `Work.submit`.
     """
+    submission = gateway.work.submit(requests, wait_s=wait_s, by_process=by_process)
     try:
-        return await gateway.work.submit(requests, wait_s=wait_s, by_process=by_process)
+        return await asyncio.shield(submission)
     except asyncio.CancelledError:
         if cancel_on_disconnect and not gateway.leaving.is_set():
             for request in requests:
-                cancel_later(gateway, gateway.work.full_id(request.id))
+                cancel_later(gateway, gateway.work.full_id(request.id), after=submission)
         raise
 
 
-def cancel_later(gateway: Gateway, job: str) -> None:
-    """Cancels a job whose caller has gone, unless another call of `/process` waits for it."""
+def cancel_later(gateway: Gateway, job: str, *, after: asyncio.Task[list[Job]] | None = None) -> None:
+    """Cancels a job whose caller has gone, unless another call of `/process` waits for it.
+
+    Args:
+        after: what is waited for first, however it ends.
+    """
+
+    async def cancel() -> None:
+        if after is not None:
+            await asyncio.wait((after,))
+        await gateway.work.cancel(job)
+
     if gateway.door.jobs[job] <= 1:
-        gateway.later(f"cancel-{job}", gateway.work.cancel(job))
+        gateway.later(f"cancel-{job}", cancel())
 
 
 async def wait_for_result(

@@ -12,6 +12,7 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
@@ -76,6 +77,7 @@ class Work:
     _digests: dict[str, bytes] = field(default_factory=dict)
     """Of requests whose results are kept."""
     _open_bytes: int = 0
+    _submitting: set[asyncio.Task[list[Job]]] = field(default_factory=set)
 
     # ---- ids
 
@@ -89,8 +91,10 @@ class Work:
 
     # ---- submitting
 
-    async def submit(self, requests: Sequence[JobRequest], *, wait_s: float = 0.0, by_process: bool = False) -> list[Job]:
+    def submit(self, requests: Sequence[JobRequest], *, wait_s: float = 0.0, by_process: bool = False) -> asyncio.Task[list[Job]]:
         """Puts jobs into the queue, or finds those that are there under these ids.
+
+        In a task: it is not broken off when its caller is, since nobody would know then whether the jobs are in.
 
         Args:
             wait_s: how long to wait while the queue is full.
@@ -100,6 +104,23 @@ class Work:
             Refusal: another request has one of these ids, or the gateway keeps as much as it may.
             InvalidRequest, QueueFull, RunClosed, StaleIncarnation
         """
+        task = asyncio.create_task(self._submit(requests, wait_s, by_process), name="submit")
+        self._submitting.add(task)
+        task.add_done_callback(self._submitted)
+        return task
+
+    def _submitted(self, task: asyncio.Task[list[Job]]) -> None:
+        self._submitting.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: whoever asked may be gone
+
+    async def close(self) -> None:
+        """Ends submissions that wait for room."""
+        for task in self._submitting:
+            task.cancel()
+        await asyncio.gather(*self._submitting, return_exceptions=True)
+
+    async def _submit(self, requests: Sequence[JobRequest], wait_s: float, by_process: bool) -> list[Job]:
         fresh: dict[str, Open] = {}
         for request in requests:
             job, asked = self.full_id(request.id), _opened(request, by_process)
@@ -123,7 +144,7 @@ class Work:
         try:
             jobs = await self.run.submit(requests, wait_s=wait_s)
         except BaseException:
-            # some may be in: their results come all the same, and the same request again finds them
+            # of many some may be in: their results come all the same, and the same request again finds them
             for job in fresh:
                 self._close(job)
             raise

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from ops.gateway.original_request import LIMITS, READ_APART, SAMPLING, SOURCES, ProcessRequest
+from ops.gateway.original_params import LIMITS, READ_APART, SAMPLING
+from ops.gateway.original_request import SOURCES, ProcessRequest
 from tests.e2e.conftest import ROOT
 from tests.e2e.documents import INLINE, cells, first_column, section
 from tests.integration.gateway.service import PARAMS, Service, instance, read_text

@@ -68,6 +68,38 @@ async def test_a_client_that_goes_cancels_its_job_only_when_it_asked_for_that(
     assert (await service.client.get("/jobs/stays/trajectory")).status == 200
 
 
+async def test_a_client_that_goes_while_its_job_waits_to_be_taken(
+    queue: QueueSettings, client: AsyncClient, keys: Keys, tmp_path: Path
+) -> None:
+    """The queue is full when it goes. When there is room its job is taken all the same; where it asked for that, it is cancelled then."""
+    tight = queue.model_copy(update={"max_waiting": 1, "admit_window": 1})
+    async with gateway(tight, tmp_path) as service:
+        await begin(service, "http://127.0.0.1:1")
+        for name in ("admitted", "waiting"):
+            await service.client.post("/jobs", {"task": "math", "prompt": {"question": "x"}, "id": name})
+        stays, goes = calling(service, "stays"), calling(service, "goes", cancel_on_disconnect=True)
+        await wait_until(lambda: _are_pending(service, 2), "both calls wait for room")
+        for call in (stays, goes):
+            call.cancel()
+        await asyncio.gather(stays, goes, return_exceptions=True)
+        await wait_until(lambda: _are_pending(service, 0), "the gateway knows that they went")
+        for name in ("waiting", "admitted"):
+            await service.client.call("DELETE", f"/jobs/{name}")
+
+        async def both_taken() -> bool:
+            return await is_there(client, keys, "stays", "goes") and await state_of(service, "goes") == "done"
+
+        await wait_until(both_taken, "both jobs were taken, and one cancelled")
+        ended = (await service.client.get("/jobs/goes")).body["result"]["outcome"]
+        left = await state_of(service, "stays")
+
+    assert (ended, left) == ("cancelled", "ready")
+
+
+async def _are_pending(service: Service, count: int) -> bool:
+    return bool((await service.client.get("/status")).body["pending_jobs"] == count)
+
+
 async def test_a_gateway_that_leaves_says_where_the_result_will_be_and_the_next_one_has_it(
     queue: QueueSettings, client: AsyncClient, keys: Keys, tmp_path: Path
 ) -> None:

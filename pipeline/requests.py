@@ -19,7 +19,7 @@ from pipeline.codec import encode
 from pipeline.errors import InvalidRequest
 from pipeline.exact_sampling import inexact_sampling
 from pipeline.keys import PROMPT_ID, RUN_ID
-from pipeline.messages import JobTemplate, Limits, Recovery, RewardSource, Sampling
+from pipeline.messages import JobTemplate, Limits, Recovery, RewardSource, RoutedExperts, Sampling
 from pipeline.prompts import PlainMap, PromptMap
 from pipeline.request_errors import shown
 from pipeline.request_model import Request
@@ -82,6 +82,27 @@ class LimitsRequest(Request):
         return Limits(**self.model_dump())
 
 
+class RoutedExpertsRequest(Request):
+    """A model with experts, as its configuration says it; see `messages.RoutedExperts`."""
+
+    layers: int = Field(ge=1, le=10_000)
+    """Layers with experts, without the dense ones."""
+    top_k: int = Field(ge=1, le=1024)
+    """Experts a token and layer (`num_experts_per_tok`)."""
+    experts: int = Field(ge=1, le=65_536)
+    """Experts a layer that a token can be routed to (`num_experts`)."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.top_k > self.experts:
+            raise ValueError(f"expected top_k ({self.top_k}) to be at most experts ({self.experts})")
+        return self
+
+    def record(self) -> RoutedExperts:
+        """The message."""
+        return RoutedExperts(**self.model_dump())
+
+
 class TemplateRequest(Request):
     """What the jobs of one feed have in common."""
 
@@ -110,6 +131,9 @@ class TemplateRequest(Request):
     """`task`: EVAL grades. `outside`: EVAL does not, and the job awaits `run.report_reward`."""
     reward_deadline_s: float = Field(default=_template.reward_deadline_s, ge=0.1, le=30 * DAY_S)
     """How long it awaits that; then it ends as an `infra_failure`, without a reward."""
+    routed_experts: RoutedExpertsRequest | None = None
+    """Keeps which experts each token was routed to, for router replay: what the model has, since its servers may not say. They run with
+    `--enable-return-routed-experts`, and workers and trainer share a folder (`[blobs] dir`)."""
 
     def template(self) -> JobTemplate:
         """The message.
@@ -134,6 +158,7 @@ class TemplateRequest(Request):
             expected_bytes=self.expected_bytes,
             reward=self.reward,
             reward_deadline_s=self.reward_deadline_s,
+            routed_experts=None if self.routed_experts is None else self.routed_experts.record(),
         )
         n_bytes = len(encode(template))
         if n_bytes > MAX_OPTION_BYTES:
@@ -230,6 +255,7 @@ __all__ = [
     "JobRequest",
     "LimitsRequest",
     "Request",
+    "RoutedExpertsRequest",
     "SamplingRequest",
     "TemplateRequest",
     "bounded_int",

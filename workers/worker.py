@@ -16,6 +16,7 @@ from pathlib import Path
 import structlog
 
 from pipeline.attempts import Slots, Work
+from pipeline.blobs import BlobSettings, open_store
 from pipeline.folders import Folders, make_private_folder
 from pipeline.inference_pool import InferencePool, PoolLooks, PoolPlaces
 from pipeline.keys import Keys
@@ -86,6 +87,7 @@ async def serve(
         models: ModelServers | None = None
         limiter: Limiter | None = None
         templates = TemplateChecks()
+        blobs = open_store(BlobSettings.load(config), queue.namespace)
         if worker.stage is Stage.RUN:
             pool = InferencePool(client, queue.namespace, lease_s=queue.lease_s)
             key = worker.model_key_file.read_text(encoding="utf-8").strip() if worker.model_key_file else ""
@@ -114,6 +116,7 @@ async def serve(
                     models=models,
                     templates=templates,
                     limiter=limiter,
+                    blobs=blobs,
                 )
             if worker.stage is Stage.INIT:
                 return InitWork(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)

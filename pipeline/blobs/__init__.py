@@ -1,19 +1,19 @@
 """Arrays beside the records, too large for Redis (docs/adr/0026-blobs.md): named by a segment, kept in a store, checked when read.
 
+Nothing here knows Redis; what nobody needs any more is found with it (`pipeline/blob_sweep.py`).
+
 store      BlobStore, SharedFolder, BlobSettings, open_store: where they lie; Life: one attempt's folder
-sweep      sweep_blobs, Swept: deletes what nobody needs; job_states, JobState
-experts    ROUTED_EXPERTS, expert_dtype: what every part calls them
+experts    ROUTED_EXPERTS, ExpertRows, expert_rows: what every part calls them
 bad        BlobError, BlobStoreAway, BlobTooLarge, BlobMissing, DamagedBlob
 """
 
 from pipeline.blobs.errors import BlobError, BlobMissing, BlobStoreAway, BlobTooLarge, DamagedBlob
-from pipeline.blobs.experts import ROUTED_EXPERTS, expert_dtype
+from pipeline.blobs.experts import ROUTED_EXPERTS, ExpertRows, expert_rows
 from pipeline.blobs.names import Life
 from pipeline.blobs.opening import open_store
 from pipeline.blobs.settings import BlobSettings
 from pipeline.blobs.shared_folder import SharedFolder
 from pipeline.blobs.store import BlobStore, KeptLife
-from pipeline.blobs.sweep import JobState, Swept, job_states, sweep_blobs
 
 __all__ = [
     "ROUTED_EXPERTS",
@@ -24,13 +24,10 @@ __all__ = [
     "BlobStoreAway",
     "BlobTooLarge",
     "DamagedBlob",
-    "JobState",
+    "ExpertRows",
     "KeptLife",
     "Life",
     "SharedFolder",
-    "Swept",
-    "expert_dtype",
-    "job_states",
+    "expert_rows",
     "open_store",
-    "sweep_blobs",
 ]

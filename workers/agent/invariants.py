@@ -8,7 +8,8 @@ What a record without faults says:
   3. The turns are the model calls in order. Each one's prompt is all of its segment before it: the turn's checksum, made from the
      answer of the server, is that of the ids and logprobs which the record has (`turn_checksum.py`; records from before it have none).
   4. A segment other than the first says why it began. It shares exactly `fork` tokens with its parent before anything was sampled in it.
-  5. Version spans are in order and cover exactly the sampled tokens.
+  5. Routed experts, where a segment names them, are those of its tokens up to its last sampled one or further, and never of its last token.
+  6. Version spans are in order and cover exactly the sampled tokens.
 
 numpy is all this needs. Logprobs are compared with a server's elsewhere (`workers/llm/teacher_forcing.py`).
 
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.blobs import ROUTED_EXPERTS
 from pipeline.messages import F32, U32, Sampling, Segment, Trajectory, Turn
 from workers.agent.turn_checksum import add_ids, turn_checksum
 from workers.llm.validate import HIGHEST_LOGPROB, LABEL, LOWEST_LOGPROB
@@ -66,6 +68,7 @@ def faults_of(trajectory: Trajectory) -> list[Fault]:
         if not found:
             found += _token_faults(index, segment)
             found += _version_faults(index, segment)
+            found += _experts_faults(index, segment)
         faults += found
     if any(fault.what == BAD_ARRAYS for fault in faults):
         return faults
@@ -160,6 +163,21 @@ def _version_faults(index: int, segment: Segment) -> Iterator[Fault]:
         expected, found = ("a version", "none") if sampled[place] else ("none, it was not sampled", "a version")
         what = "version spans that do not cover exactly what was sampled"
         yield Fault(what=what, segment=index, place=place, expected=expected, found=found, more=int(wrong.sum()) - 1)
+
+
+def _experts_faults(index: int, segment: Segment) -> Iterator[Fault]:
+    """By what the record says of them; their bytes are looked at by who reads them."""
+    names = [blob.name for blob in segment.blobs]
+    if len(set(names)) < len(names):
+        yield Fault(what="blobs of one name", segment=index, expected="each once", found=_cut(", ".join(names)))
+        return
+    for blob in segment.blobs:
+        if blob.name != ROUTED_EXPERTS:
+            continue
+        needed, most = int(np.flatnonzero(segment.sampled_mask).max(initial=0)), max(0, len(segment.token_ids) - 1)
+        if len(blob.shape) != 3 or blob.dtype not in ("uint8", "uint16") or not needed <= blob.shape[0] <= most:
+            expected, found = f"uint8 or uint16 [{needed} to {most}, layers, top_k]", _cut(f"{blob.dtype} {list(blob.shape)}")
+            yield Fault(what="routed experts of other tokens", segment=index, expected=expected, found=found)
 
 
 # ---- how segments hang together

@@ -285,6 +285,8 @@ class _AgentLoop:
             stop=self.settings.stop,
             priority=job.template.priority,
             session_id=job.job,
+            experts=job.template.routed_experts,
+            experts_from=self.recorder.expert_rows,
         )
 
     def _spoken(self, said: list[int], prompt: Prompt, result: GenResult | None, ended: StopReason | None) -> _Spoken:

@@ -7,7 +7,9 @@ Invariants (promises 5 and 6 of the design):
   4. Version spans cover exactly the sampled tokens, in order.
   5. A prompt that begins with all that is recorded extends the segment; any other begins a new one, which says why and what it shares.
   6. The deltas handed to the journal, put together again, are the trajectory.
-  7. Each turn carries the checksum of what it was given and what it sampled (`turn_checksum.py`), made when the answer came.
+  7. Experts, where they are asked for, are kept from the call that computed them first: those of all tokens of a segment up to the last but
+     one of its last call (ADR 26). The journal has none.
+  8. Each turn carries the checksum of what it was given and what it sampled (`turn_checksum.py`), made when the answer came.
 
 Legend for array shapes: T tokens of one segment.
 """
@@ -15,12 +17,13 @@ Legend for array shapes: T tokens of one segment.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.messages import F32, U8, U32, ChatMessage, Json, Segment, StopReason, Trajectory, Turn, VersionSpan
+from pipeline.blobs import ExpertRows
+from pipeline.messages import F32, U8, U32, Blob, ChatMessage, Json, Segment, StopReason, Trajectory, Turn, VersionSpan
 from workers.agent.call_formats.values import without_surrogates
 from workers.agent.renderers.base import first_difference
 from workers.agent.turn_checksum import add_ids, turn_checksum
@@ -72,6 +75,8 @@ class _OpenSegment:
         self.versions: list[VersionSpan] = []
         self.turns: list[tuple[int, int]] = []
         self.ids_checksum = 0
+        self.experts: list[ExpertRows] = []
+        self.expert_rows = 0
         self.journalled = 0
 
     def add_context(self, ids: Sequence[int]) -> None:
@@ -88,6 +93,15 @@ class _OpenSegment:
         self.loss.extend((b"\x01" if train else b"\x00") * len(ids))
         self.logprobs.extend(logprobs)
 
+    def add_experts(self, rows: ExpertRows) -> None:
+        """Those that are not here yet, of some that end at the last token but one."""
+        new = len(self.ids) - 1 - self.expert_rows
+        if len(rows) < new:
+            raise ValueError(f"experts of the last {len(rows)} tokens but one leave a gap: those of {self.expert_rows} are here")
+        if new > 0:
+            self.experts.append(rows[len(rows) - new :])
+            self.expert_rows += new
+
     def add_version(self, span: VersionSpan) -> None:
         last = self.versions[-1] if self.versions else None
         if last is not None and last.version == span.version and last.end == span.start:
@@ -95,7 +109,7 @@ class _OpenSegment:
         elif span.end > span.start:
             self.versions.append(span)
 
-    def freeze(self) -> Segment:
+    def freeze(self, blobs: Sequence[Blob] = ()) -> Segment:
         return Segment(
             token_ids=np.array(self.ids, dtype="<u4"),
             sampled_mask=np.frombuffer(bytes(self.sampled), dtype=np.uint8),
@@ -105,6 +119,7 @@ class _OpenSegment:
             began=self.began,
             parent=self.parent,
             fork=self.fork,
+            blobs=tuple(blobs),
         )
 
     def delta(self, index: int) -> SegmentDelta:
@@ -122,6 +137,11 @@ class _OpenSegment:
             parent=self.parent,
             fork=self.fork,
         )
+
+
+def _joined(parts: Sequence[ExpertRows]) -> ExpertRows:
+    joined: ExpertRows = parts[0] if len(parts) == 1 else np.concatenate(parts)  # type: ignore[assignment]  # all of one dtype
+    return joined
 
 
 class TrajectoryRecorder:
@@ -157,6 +177,17 @@ class TrajectoryRecorder:
     def sampled_tokens(self) -> int:
         """Sampled so far, over all segments."""
         return self._n_sampled
+
+    @property
+    def expert_rows(self) -> int:
+        """Tokens of the growing segment whose experts are here; the next call need not say those again."""
+        return self._segments[-1].expert_rows if self._segments else 0
+
+    def experts(self) -> Iterator[tuple[int, ExpertRows]]:
+        """Each segment that has any: its index, and the experts of its tokens from the first on."""
+        for index, segment in enumerate(self._segments):
+            if segment.experts:
+                yield index, _joined(segment.experts)
 
     # ---- recording
 
@@ -198,6 +229,8 @@ class TrajectoryRecorder:
         start, end = len(segment.ids), len(segment.ids) + len(result.output_ids)
         segment.add_sampled(result.output_ids, result.logprobs, train=train)
         self._n_sampled += len(result.output_ids)
+        if result.experts is not None:
+            segment.add_experts(result.experts)
         for span in result.spans:
             segment.add_version(VersionSpan(version=span.version, start=start + span.start, end=start + span.end))
         if segment.turns and segment.turns[-1][1] == start:
@@ -229,10 +262,17 @@ class TrajectoryRecorder:
         self._turns_journalled, self._messages_journalled = len(self._turns), len(self._messages)
         return delta
 
-    def trajectory(self, stop: StopReason, *, answer: str = "", extra: Json | None = None) -> Trajectory:
-        """All of it, as it stands."""
+    def trajectory(
+        self, stop: StopReason, *, answer: str = "", extra: Json | None = None, blobs: Mapping[int, Sequence[Blob]] | None = None
+    ) -> Trajectory:
+        """All of it, as it stands.
+
+        Args:
+            blobs: what was kept beside segments, by index.
+        """
+        kept = blobs or {}
         return Trajectory(
-            segments=tuple(segment.freeze() for segment in self._segments),
+            segments=tuple(segment.freeze(kept.get(index, ())) for index, segment in enumerate(self._segments)),
             turns=tuple(self._turns),
             stop=stop,
             messages=tuple(self._messages),

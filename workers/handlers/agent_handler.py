@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from pipeline.blobs import ROUTED_EXPERTS
 from pipeline.failpoints import failpoint
 from pipeline.messages import ChatMessage, JobSpec, Json, Trajectory
 from workers.agent import AgentEnd, AgentSettings, Renderer, RetryPolicy, ServersSeen, TrajectoryRecorder, World, renderer_for, run_agent
@@ -87,4 +88,8 @@ class AgentHandler(TaskHandler):
             )
             collected = await self.collect(context, sandbox, end) if sandbox is not None else {}
         failpoint("sandbox_stop")
-        return recorder.trajectory(end.stop, answer=end.answer, extra={**seen.record(), **scene.record(), **collected})
+        blobs = {
+            index: [await context.keep_blob(ROUTED_EXPERTS, rows, part=index)]
+            for index, rows in (recorder.experts() if context.spec.template.routed_experts is not None else ())
+        }
+        return recorder.trajectory(end.stop, answer=end.answer, extra={**seen.record(), **scene.record(), **collected}, blobs=blobs)

@@ -19,10 +19,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from numpy.typing import NDArray
+
+from pipeline.blobs import BlobStoreAway
 from pipeline.failpoints import failpoint
-from pipeline.messages import Failure, Grade, JobSpec, Json, Outcome, Stage, StopReason, Trajectory
+from pipeline.messages import Blob, Failure, Grade, JobSpec, Json, Outcome, Stage, StopReason, Trajectory
 from workers.agent.limits import ActiveTime
 from workers.agent.template_check import TemplateChecks
 from workers.agent.trajectory import TurnDelta
@@ -33,6 +36,28 @@ from workers.llm.backend import Model
 from workers.sandbox.base import Sandbox, SandboxProvider
 from workers.sandbox.errors import SandboxError, SandboxGone
 from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
+
+
+class KeepBlob(Protocol):
+    """How an attempt keeps an array."""
+
+    async def __call__(self, name: str, array: NDArray[Any], *, part: int | None = None) -> Blob:
+        """Keeps it, and returns what a segment says of it.
+
+        Args:
+            name: what it is, the same for all of its kind.
+            part: tells apart several of one name, such as the segment's index.
+
+        Raises:
+            BlobError: there is no store here, it is full, or the array is too large.
+        """
+        ...
+
+
+async def keeps_none(name: str, array: NDArray[Any], *, part: int | None = None) -> Blob:
+    """Where nothing is kept beside the record."""
+    raise BlobStoreAway(f"blob {name!r} of {array.nbytes:,} bytes: nothing is kept here beside the record")
+
 
 BROKEN_BY_ITS_GUEST = ("SandboxGone", "SessionStartError", "ExecTimeout")
 """What a guest can do to its sandbox: end it, take the programs away that sessions are made of, run what cannot be ended.
@@ -115,6 +140,8 @@ class RunContext(StageContext):
     """The clock of the job's active time."""
     templates: TemplateChecks = field(default_factory=TemplateChecks)
     """What this process found of the servers' chat templates."""
+    keep_blob: KeepBlob = field(default=keeps_none)
+    """Keeps an array beside the record, as long as it: for a segment's `blobs`. Whatever an attempt kept goes with it when it fails."""
 
     async def sandbox(self) -> Sandbox:
         """Takes over the sandbox that INIT made.

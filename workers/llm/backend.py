@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from pipeline.blobs import ExpertRows
 from pipeline.engines.control import EngineControl, EngineKind
-from pipeline.messages import Sampling
+from pipeline.messages import RoutedExperts, Sampling
 
 Finish = Literal["stop", "length", "abort"]
 """`stop`: end token or stop string; `length`: budget or context used up; `abort`: ended from outside, what came so far is given."""
@@ -47,6 +48,10 @@ class GenRequest:
     session_id: str | None = None
     extra_args: Mapping[str, object] | None = None
     """Passed to the engine as they are (scripts of the scripted server, arguments of logits processors)."""
+    experts: RoutedExperts | None = None
+    """What the model has, when the answer is to say which experts its tokens were routed to."""
+    experts_from: int = 0
+    """First token whose experts are wanted; at most the last of the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,9 @@ class GenResult:
     server: str
     server_request_id: str
     seconds: float
+    experts: ExpertRows | None = None
+    """Those of tokens `experts_from` of the request to the last but one of prompt and output together; None = nobody asked, or nothing was
+    sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

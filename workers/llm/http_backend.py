@@ -164,6 +164,7 @@ class HttpBackend:
             server=self.url,
             server_request_id=answer.request_id,
             seconds=seconds,
+            experts=answer.experts,
         )
 
     def _read(self, wire: Wire, payload: object, request: GenRequest, name: str) -> Answer:

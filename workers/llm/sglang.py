@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.engines.errors import InvalidResponse, Refused
@@ -20,6 +20,7 @@ from pipeline.engines.sglang import ABORT_PATH, model_info, wire_id
 from pipeline.messages import Sampling
 from workers.llm import sglang_wire as bodies
 from workers.llm.backend import Caps, Echo, GenRequest
+from workers.llm.experts import from_int32
 from workers.llm.vllm import choose_model
 from workers.llm.wire import Answer, Body, with_spans_as_found
 
@@ -48,7 +49,10 @@ class SglangWire:
 
     def read(self, payload: object, request: GenRequest, name: str) -> Answer:
         """The checked answer."""
-        return with_spans_as_found(bodies.parse_generate(payload, request, name, self.caps.echo), self.caps)
+        answer = with_spans_as_found(bodies.parse_generate(payload, request, name, self.caps.echo), self.caps)
+        if request.experts is None:
+            return answer
+        return replace(answer, experts=from_int32(bodies.experts_in(payload), request, answer, self.http.url))
 
     async def abort(self, names: Sequence[str]) -> None:
         """End calls, each by a request of its own, all at once."""

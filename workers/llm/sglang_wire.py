@@ -65,6 +65,9 @@ def generate_body(request: GenRequest, name: str, max_model_len: int) -> Body:
         body["priority"] = request.priority
     if request.session_id:
         body["session_id"] = request.session_id
+    if request.experts is not None:
+        body["return_routed_experts"] = True
+        body["routed_experts_start_len"] = request.experts_from
     return body
 
 
@@ -97,6 +100,11 @@ def parse_generate(payload: object, request: GenRequest, name: str, echo: Echo) 
         request_id=wire_id(name),
         shape="triples",
     )
+
+
+def experts_in(payload: object) -> object:
+    """What stands for experts in an answer that was parsed; None = nothing."""
+    return _single_answer(payload)[1].get("routed_experts")
 
 
 def _stop_reason(matched: int | str | None, request: GenRequest) -> int | str | None:

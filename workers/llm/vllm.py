@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipeline.engines.errors import InvalidResponse, Refused
@@ -20,6 +20,7 @@ from pipeline.engines.vllm import ABORT_PATHS, Endpoint, abort_ids
 from pipeline.messages import Sampling
 from workers.llm import vllm_wire as bodies
 from workers.llm.backend import Caps, GenRequest
+from workers.llm.experts import from_npy
 from workers.llm.wire import Answer, Body, with_spans_as_found
 
 
@@ -48,7 +49,10 @@ class VllmWire:
     def read(self, payload: object, request: GenRequest, name: str) -> Answer:
         """The checked answer."""
         parse = bodies.parse_generate if self.endpoint == "generate" else bodies.parse_completions
-        return with_spans_as_found(parse(payload, request, name), self.caps)
+        answer = with_spans_as_found(parse(payload, request, name), self.caps)
+        if request.experts is None:
+            return answer
+        return replace(answer, experts=from_npy(bodies.experts_in(payload), request, answer, self.http.url))
 
     async def abort(self, names: Sequence[str]) -> None:
         """End calls, all by one request."""

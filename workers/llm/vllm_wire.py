@@ -34,7 +34,7 @@ def salt_on_the_wire(salt: str) -> str:
 
 def generate_body(request: GenRequest, wire_id: str, model: str) -> Body:
     """Body of `POST /inference/v1/generate`."""
-    sampling: Body = {**_sampling(request), "logprobs": 0}
+    sampling: Body = {**_sampling(request), "logprobs": 0, **_experts_from(request)}
     if request.extra_args:
         sampling["extra_args"] = dict(request.extra_args)
     body: Body = {
@@ -55,6 +55,7 @@ def completions_body(request: GenRequest, wire_id: str, model: str) -> Body:
         "model": model,
         "prompt": _as_list(request.prompt_ids),
         **_sampling(request),
+        **_experts_from(request),
         "logprobs": 0,
         "n": 1,
         "echo": False,
@@ -91,6 +92,16 @@ def _sampling(request: GenRequest) -> Body:
     if request.stop:
         fields["stop"] = list(request.stop)
     return fields
+
+
+def _experts_from(request: GenRequest) -> Body:
+    """Which experts need not be sent again; a server that does not know the field sends all."""
+    return {"routed_experts_prompt_start": request.experts_from} if request.experts is not None and request.experts_from else {}
+
+
+def experts_in(payload: object) -> object:
+    """What stands for experts in an answer that was parsed; None = nothing."""
+    return _single_choice(payload)[1].get("routed_experts")
 
 
 def _with_common(body: Body, request: GenRequest) -> Body:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pipeline.blobs import ExpertRows
 from pipeline.engines.errors import InvalidResponse
 from workers.llm.backend import Caps, Finish, GenRequest, LogprobsShape, Span
 
@@ -30,6 +31,7 @@ class Answer:
     cached_tokens: int | None
     request_id: str
     shape: LogprobsShape
+    experts: ExpertRows | None = None
 
 
 def with_spans_as_found(answer: Answer, caps: Caps) -> Answer:

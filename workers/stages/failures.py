@@ -8,6 +8,7 @@
                                                         INIT, or in EVAL from there
     ModelError                               model      as the error says
     RendererUnavailable                      model      yes: another worker may have the tokenizer, or the package
+    BlobError                                blobs      yes, unless the array is too large
     GraderError                              grader     yes; of a kind that no answer can cause: service
     BrokerUnreachable                        broker     handed back uncounted
     BrokerMisused, an error of Redis         broker     yes
@@ -28,6 +29,7 @@ import redis
 import structlog
 
 from pipeline.attempts import End, GivenUp, Settled
+from pipeline.blobs import BlobError, BlobTooLarge
 from pipeline.engines.errors import ModelError
 from pipeline.errors import BodyTooLarge, BrokerError, BrokerUnreachable, DamagedBody, InvalidRequest, NewerMessage
 from pipeline.messages import Failure, Outcome, Settlement, Stage
@@ -65,6 +67,8 @@ def failure_of(stage: Stage, error: Exception) -> Failure:
         boundary, retryable = "model", error.retryable
     elif isinstance(error, RendererUnavailable):
         boundary = "model"
+    elif isinstance(error, BlobError):
+        boundary, retryable = "blobs", not isinstance(error, BlobTooLarge)
     elif isinstance(error, GraderError):
         boundary = "grader" if error.may_be_the_answers_doing else "service"
     elif isinstance(error, BrokerError | redis.RedisError):

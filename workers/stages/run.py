@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 
 from pipeline import codec
 from pipeline.attempts import End, HandedOff, JobControl, Settled
+from pipeline.blobs import BlobStore
 from pipeline.errors import JobCancelled, RollstreamError
 from pipeline.messages import JobSpec, Stage, StopReason, Trajectory
 from workers.agent.invariants import broken_promises
@@ -25,6 +26,7 @@ from workers.llm.backend import Model
 from workers.sandbox.base import SandboxProvider
 from workers.stages.bodies import Bodies
 from workers.stages.concurrency import LimitedModel, Limiter
+from workers.stages.kept_blobs import KeptBlobs
 from workers.stages.model_servers import ModelServers
 from workers.stages.pooled_backend import PooledBackend
 from workers.stages.sandbox_record import SANDBOX, used_by, written
@@ -54,13 +56,22 @@ class RunWork(StageWork):
         models: ModelServers,
         templates: TemplateChecks,
         limiter: Limiter | None = None,
+        blobs: BlobStore | None = None,
     ) -> None:
         super().__init__(bodies=bodies, handlers=handlers, sandboxes=sandboxes, place=place)
         self.models = models
         self.templates = templates
         self.limiter = limiter
+        self.blobs = blobs
 
     async def work(self, control: JobControl, handler: TaskHandler, context: StageContext) -> End:
+        async with KeptBlobs(self.blobs, context.spec) as kept:
+            end = await self._act(control, handler, context, kept)
+            if isinstance(end, HandedOff):
+                kept.stay()
+            return end
+
+    async def _act(self, control: JobControl, handler: TaskHandler, context: StageContext, kept: KeptBlobs) -> End:
         spec, claim = context.spec, control.begun.claim
         limits = spec.template.limits
         control.progress(limits.run_active_s + PROGRESS_MARGIN_S)
@@ -98,6 +109,7 @@ class RunWork(StageWork):
                         journal=journal,
                         active=active,
                         templates=self.templates,
+                        keep_blob=kept,
                     )
                 )
         except (asyncio.CancelledError, JobCancelled):

@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pipeline.engines.errors import ModelError, Overlong, Retryable
+from pipeline.blobs import ExpertRows
+from pipeline.engines.errors import ModelError, Overlong, Retryable, Unsupported
 from workers.llm.backend import Caps, GenRequest, GenResult, Span
 from workers.llm.scripted.call import Call
 from workers.llm.scripted.engine import Engine
+from workers.llm.scripted.experts import made_up_experts
 from workers.llm.scripted.line import EngineBusyError
 from workers.llm.scripted.options import ServerOptions
 from workers.llm.scripted.policy import Policy
@@ -112,7 +114,16 @@ class InProcessBackend:
             server="in process",
             server_request_id=request.request_id,
             seconds=time.monotonic() - started,
+            experts=self._experts(request, output.token_ids),
         )
+
+    def _experts(self, request: GenRequest, output_ids: Sequence[int]) -> ExpertRows | None:
+        if request.experts is None or not output_ids:
+            return None
+        if self.options.routed_experts != request.experts:
+            remedy = f"it has {self.options.routed_experts}, asked for {request.experts}"
+            raise Unsupported("in process", "say which experts its tokens were routed to", remedy)
+        return made_up_experts([*request.prompt_ids, *output_ids], request.experts, request.experts_from)
 
     async def abort(self, request_id: str) -> None:
         """End a call."""

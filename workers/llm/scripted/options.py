@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pipeline.messages import RoutedExperts
 from workers.llm.backend import LogprobsMode
 from workers.llm.scripted.chat_template import TemplateName
 from workers.llm.scripted.policy import PolicyOptions
@@ -52,6 +53,8 @@ class ServerOptions:
     """0 = each answer closes its connection."""
     api_key: str = field(default="", repr=False)
     """Guards `/v1` and `/inference` only, as in vLLM; on SGLang's wire all but health and metrics."""
+    routed_experts: RoutedExperts | None = None
+    """The experts that it makes up (`made_up_experts`), as servers with `--enable-return-routed-experts` send them; None = it has none."""
     latency: Latency = field(default_factory=Latency)
     policy: PolicyOptions = field(default_factory=PolicyOptions)
 

@@ -5,7 +5,9 @@ Like SGLang, unknown fields are ignored; a budget beyond the context is refused.
 
 from __future__ import annotations
 
+from pipeline.messages import RoutedExperts
 from workers.llm.scripted.call import Call, Output
+from workers.llm.scripted.experts import as_int32
 from workers.llm.scripted.http import BadRequestError, Body
 from workers.llm.scripted.options import ServerOptions
 from workers.llm.scripted.reading import read_call
@@ -50,12 +52,22 @@ def read_generate(body: Body, rid: str, options: ServerOptions, tokenizer: Token
     return read_call(common, prompt, raw, params.get("custom_params"), rid, options, tokenizer)
 
 
-def write_generate(body: Body, call: Call, output: Output, label: str, tokenizer: Tokenizer, *, shows_all: bool) -> Body:
+def write_generate(
+    body: Body,
+    call: Call,
+    output: Output,
+    label: str,
+    tokenizer: Tokenizer,
+    *,
+    shows_all: bool,
+    experts: RoutedExperts | None = None,
+) -> Body:
     """The answer of `/generate`.
 
     Args:
         label: of the weights that are loaded now.
-        shows_all: the prompt's ids on demand, and version spans.
+        shows_all: the prompt's ids on demand, version spans, and of experts no more than is wanted.
+        experts: what it makes up of them on demand.
     """
     in_line = output.finish == "abort" and not output.token_ids
     meta: Body = {
@@ -74,6 +86,8 @@ def write_generate(body: Body, call: Call, output: Output, label: str, tokenizer
         meta["output_token_logprobs"] = [[logprob, id_, None] for logprob, id_ in pairs]
         if output.scored is not None:
             meta["output_token_ids_logprobs"] = [[[logprob, id_, None] for id_, logprob in top.items()] for top in output.scored]
+    if experts is not None and body.get("return_routed_experts") and output.token_ids:
+        meta["routed_experts"] = as_int32(call, output, experts, body.get("routed_experts_start_len") if shows_all else 0)
     answer: Body = {"text": tokenizer.decode(output.token_ids), "output_ids": output.token_ids, "meta_info": meta}
     if shows_all and body.get("return_prompt_token_ids"):
         answer["prompt_token_ids"] = list(call.prompt_ids)

@@ -78,7 +78,9 @@ class SglangRoutes:
 
     def write(self, path: str, body: Body, call: Call, output: Output) -> Body:
         """The answer."""
-        answer = write_generate(body, call, output, self._host.engine.version, self._host.tokenizer, shows_all=self._shows_all)
+        host = self._host
+        experts = host.options.routed_experts
+        answer = write_generate(body, call, output, host.engine.version, host.tokenizer, shows_all=self._shows_all, experts=experts)
         dictate_logprobs(answer, body)
         return answer
 

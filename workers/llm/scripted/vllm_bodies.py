@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from pipeline.engines.vllm import COMPLETIONS_PREFIX, GENERATE_PREFIX
 from workers.llm.scripted.call import Call, Output
+from workers.llm.scripted.experts import as_npy
 from workers.llm.scripted.http import BadRequestError, Body
-from workers.llm.scripted.options import ServerOptions, WireVersion
+from workers.llm.scripted.options import ServerOptions
 from workers.llm.scripted.reading import read_call
 from workers.llm.tokenizer import Tokenizer
 from workers.llm.vllm_wire import TOKEN_TEXT_PREFIX
@@ -55,9 +56,9 @@ def _check(body: Body, sampling: Body) -> None:
         raise BadRequestError(f"Requested sample logprobs of {asked}, which is greater than max allowed: {MOST_LOGPROBS}", param="logprobs")
 
 
-def write_generate(body: Body, call: Call, output: Output, wire: WireVersion) -> Body:
+def write_generate(body: Body, call: Call, output: Output, options: ServerOptions) -> Body:
     """The answer of `/inference/v1/generate`."""
-    sampling = body["sampling_params"]
+    wire, sampling = options.wire, body["sampling_params"]
     choice: Body = {"index": 0, "finish_reason": output.finish, "token_ids": output.token_ids, "logprobs": None}
     if sampling.get("logprobs") is not None:
         entry = _entry_by_text if wire == "0.31" else _entry_by_id
@@ -71,10 +72,11 @@ def write_generate(body: Body, call: Call, output: Output, wire: WireVersion) ->
         answer["output_mode"] = "tokens"
         choice["stop_reason"] = output.stop_reason
         choice["weight_versions"] = _spans(output)
+    choice |= _experts(sampling, call, output, options)
     return answer
 
 
-def write_completions(body: Body, call: Call, output: Output, wire: WireVersion, tokenizer: Tokenizer, model: str) -> Body:
+def write_completions(body: Body, call: Call, output: Output, options: ServerOptions, tokenizer: Tokenizer) -> Body:
     """The answer of `/v1/completions`."""
     text = tokenizer.decode([id_ for id_ in output.token_ids if id_ not in tokenizer.special_ids])
     if isinstance(output.stop_reason, str):
@@ -97,11 +99,20 @@ def write_completions(body: Body, call: Call, output: Output, wire: WireVersion,
         }
     if body.get("return_token_ids"):
         choice["token_ids"], choice["prompt_token_ids"] = output.token_ids, list(call.prompt_ids)
-    if wire == "0.33" and body.get("return_weight_versions"):
+    if options.wire == "0.33" and body.get("return_weight_versions"):
         choice["weight_versions"] = _spans(output)
     choice["prompt_logprobs"] = _prompt_logprobs(call, output)
+    choice |= _experts(body, call, output, options)
     name = call.request_id.removesuffix("-0")
-    return {"id": name, "object": "text_completion", "model": model, "choices": [choice], "usage": _usage(call, output)}
+    return {"id": name, "object": "text_completion", "model": options.model, "choices": [choice], "usage": _usage(call, output)}
+
+
+def _experts(sampling: Body, call: Call, output: Output, options: ServerOptions) -> Body:
+    """In every answer of a server that has them, asked or not; only newer ones leave out what is not wanted."""
+    if options.routed_experts is None or not output.token_ids:
+        return {}
+    start = sampling.get("routed_experts_prompt_start") if options.wire == "0.33" else 0
+    return {"routed_experts": as_npy(call, output, options.routed_experts, start)}
 
 
 def _places(output: Output) -> list[tuple[int, float, dict[int, float]]]:

@@ -75,9 +75,9 @@ class VllmRoutes:
         """The answer."""
         options = self._host.options
         if path == GENERATE:
-            answer = write_generate(body, call, output, options.wire)
+            answer = write_generate(body, call, output, options)
         else:
-            answer = write_completions(body, call, output, options.wire, self._host.tokenizer, options.model)
+            answer = write_completions(body, call, output, options, self._host.tokenizer)
         dictate_logprobs(answer, body)
         return answer
 

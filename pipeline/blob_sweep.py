@@ -7,7 +7,7 @@ A life is needed while its job is known and
 Invariants:
   1. The store is listed first and Redis asked afterwards: what was written meanwhile was not listed, and is not deleted.
   2. What Redis said may be old by the time of the deletion, but never wrong in the way that matters: a fenced attempt hands off nothing,
-     and a job that begins a second life in Redis has another folder (`names.py`).
+     and a job that begins a second life in Redis has another folder (`pipeline/blobs/names.py`).
   3. What is younger than the grace stays, and so does, for a longer one, what belongs to a run that Redis does not know: another Redis
      knows none of our runs either.
 """

@@ -20,6 +20,7 @@ HEALTH_STYLE = {Health.OK: "green", Health.WARN: "bold yellow", Health.UNKNOWN: 
 SHORTAGE = {
     "paused": "the run is paused",
     "no_workers": "a stage has no live worker",
+    "broken": "infrastructure broke the last groups whole: one is tried each 15 s",
     "prompts": "the reserve is empty: feed prompts",
     "trainer": "the trainer reports the rewards, and gives no sign",
     "queue_full": "Redis is at its memory bound",

@@ -7,8 +7,8 @@ batches         Batch, Rollout, Manifest, GRPO, LeaveOneOut, Overlong, as_tensor
 other ranks     connect_reader, connect_reader_blocking, BodyReader
 from outside    Awaiting, HeldGroup, HeldMember, ReportAnswer
 weights         ServersToLoad, ServerToLoad
-what goes wrong WaitTimeout, BodyMissing, BadTrajectory, ClientClosed, UpdateFailed, PauseHeld, PauseLost, ShadowedPackage,
-                and those of `pipeline.errors`
+what goes wrong WaitTimeout, GroupsBroken, BodyMissing, BadTrajectory, ClientClosed, UpdateFailed, PauseHeld, PauseLost,
+                ShadowedPackage, and those of `pipeline.errors`
 
 async with connect(url, run="math-1") as run:
     run.feed(rows, epochs=2, shuffle_seed=7)
@@ -44,7 +44,7 @@ from trainer_client.batches import (  # noqa: E402
 from trainer_client.blocking import connect_blocking, connect_reader_blocking  # noqa: E402
 from trainer_client.client import Run  # noqa: E402
 from trainer_client.connecting import Connection, connect  # noqa: E402
-from trainer_client.errors import BodyMissing, ClientClosed, UpdateFailed, WaitTimeout  # noqa: E402
+from trainer_client.errors import BodyMissing, ClientClosed, GroupsBroken, UpdateFailed, WaitTimeout  # noqa: E402
 from trainer_client.feed import Feed  # noqa: E402
 from trainer_client.jobs import Job  # noqa: E402
 from trainer_client.outside import Awaiting, HeldGroup, HeldMember, ReportAnswer  # noqa: E402
@@ -68,6 +68,7 @@ __all__ = [
     "Estimate",
     "Feed",
     "Group",
+    "GroupsBroken",
     "HeldGroup",
     "HeldMember",
     "Job",

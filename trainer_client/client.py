@@ -21,6 +21,7 @@ from pipeline.settings import QueueSettings
 from pipeline.step_request import StepRequest
 from pipeline.validation_request import ValidationRequest
 from trainer_client.bodies import BodyStore
+from trainer_client.broken_groups import BrokenGroups
 from trainer_client.calls import Calls
 from trainer_client.contact import Contact
 from trainer_client.dataset import check_dataset
@@ -87,7 +88,8 @@ class Run:
         self._trainer_scripts = TrainerScripts(client, keys)
         self._bodies = BodyStore(client, self._calls)
         self._seen = SeenJobs()
-        self._inbox = Inbox(incarnation, self._make_result, lambda record: progress.settle([record]))
+        self._broken = BrokenGroups(run, incarnation)
+        self._inbox = Inbox(incarnation, self._make_result, lambda record: progress.settle([record]), self._broken.take)
         self._reasons = WaitReasons(
             run, client, keys, self._inbox, self._contact, namespace=settings.namespace, max_unread=settings.max_unread
         )
@@ -146,6 +148,7 @@ class Run:
             ack=self._ack_steps,
             hold_s=lambda: self._outside.hold_s,
             why_waiting=self._reasons.of_step,
+            broken=self._broken,
         )
         self._validations = Validations(
             run=run,
@@ -251,6 +254,7 @@ class Run:
 
         Raises:
             WaitTimeout: says what stands in the way. The step goes on: ask for steps again.
+            GroupsBroken: infrastructure breaks every group from the first on, such as a task that no worker has. So, too.
         """
         self._life.check(needs_open_run=True)
         if not isinstance(request, StepRequest):

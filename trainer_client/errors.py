@@ -3,6 +3,7 @@
 RollstreamError
 ├── WaitTimeout     what was waited for did not come in time; `why` says what stands in its way
 ├── BodyMissing     a result has no such body, or it is gone; says which
+├── GroupsBroken    infrastructure broke every member of the first groups; says how
 ├── UpdateFailed    no server could be given new weights; says why of each
 └── ClientClosed    the client was closed before the call, or while it waited
 """
@@ -24,7 +25,9 @@ class WaitTimeout(RollstreamError, TimeoutError):
     """
 
     def __init__(self, what: str, waited_s: float, why: Sequence[str]) -> None:
-        super().__init__(f"{what}: nothing after {waited_s:.1f} s. " + " ".join(f"{reason}." for reason in why))
+        super().__init__(
+            f"{what}: nothing after {waited_s:.1f} s. " + " ".join(reason if reason.endswith("?") else f"{reason}." for reason in why)
+        )
         self.what = what
         self.waited_s = waited_s
         self.why = tuple(why)
@@ -38,6 +41,27 @@ class BodyMissing(RollstreamError):
         self.job = job
         self.body = body
         self.why = why
+
+
+class GroupsBroken(RollstreamError):
+    """Infrastructure broke every member of the run's first groups: no rollout of it works. The step goes on: mend it, and ask again.
+
+    Args:
+        count: groups, one after the other.
+        why: reason of a member of the last one.
+        job: that member.
+        probe_s: one group is tried so long after the last.
+    """
+
+    def __init__(self, run: str, count: int, why: str, job: str, *, probe_s: float) -> None:
+        super().__init__(
+            f"no rollout of run {run!r} works: infrastructure broke every member of its first {count} groups: {why} (more: rollstream job "
+            f"show {job}). One group is tried every {probe_s:.0f} s, so that no prompts are used up: mend it, then ask for the steps again"
+        )
+        self.run = run
+        self.count = count
+        self.why = why
+        self.job = job
 
 
 class UpdateFailed(RollstreamError):

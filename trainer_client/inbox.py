@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Literal, TypeVar
 
@@ -37,10 +37,17 @@ class Inbox:
     Args:
         incarnation: ours.
         make_result: gives a record its way to its bodies.
+        on_group: told of each group that is new, with the records of its members; what it returns is raised where a step is awaited.
         on_dropped: told of a group that is dropped without an ack, since no step has it that is still to be acked.
     """
 
-    def __init__(self, incarnation: int, make_result: Callable[[JobResult], Result], on_dropped: Callable[[GroupRecord], None]) -> None:
+    def __init__(
+        self,
+        incarnation: int,
+        make_result: Callable[[JobResult], Result],
+        on_dropped: Callable[[GroupRecord], None],
+        on_group: Callable[[GroupRecord, Iterable[JobResult]], Exception | None] = lambda _group, _members: None,
+    ) -> None:
         self.incarnation = incarnation
         self.jobs: dict[str, Result] = {}
         self.groups: dict[str, GroupRecord] = {}
@@ -54,6 +61,8 @@ class Inbox:
         self.outside = OutsideInbox()
         self._make_result = make_result
         self._on_dropped = on_dropped
+        self._on_group = on_group
+        self._untold: Exception | None = None
         self._acked: dict[str, None] = {}
         self._acked_step = -1
         self._accounted: dict[int, list[GroupRecord]] = {}
@@ -120,8 +129,22 @@ class Inbox:
             self.groups[record.group] = record
             if record.step is not None:
                 self.accounted_to(record.step).append(record)
+            error = self._on_group(record, [result.record for result in self._members(record)])
+            if error is not None:
+                self._tell(error)
             self.moved.set()
             self._give_out_steps()
+
+    def _tell(self, error: Exception) -> None:
+        """Raises where a step is awaited, or where the next one will be."""
+        waiting = [future for futures in self._step_waiters.values() for future in futures if not future.done()]
+        self._untold = None if waiting else error
+        for future in waiting:
+            future.set_exception(error)
+
+    def _members(self, group: GroupRecord) -> list[Result]:
+        found = (self.jobs.get(job_id(group.group, member)) for member in range(group.want))
+        return [result for result in found if result is not None]
 
     def accounted_to(self, index: int) -> list[GroupRecord]:
         """Groups that were accounted to a step, trained or not, in the order of their records. It grows while they come, and stays as it
@@ -176,8 +199,11 @@ class Inbox:
         record = self._whole_step(index)
         if record is not None:
             future.set_result(record)
+        elif self._untold is not None:
+            future.set_exception(self._untold)
         else:
             _join(self._step_waiters, index, future)
+        self._untold = None
         return future
 
     def singles(self) -> AbstractContextManager[Arrivals[Result]]:

@@ -16,6 +16,7 @@ from pipeline.scripts.step_calls import StepScripts
 from pipeline.step_request import StepRequest
 from pipeline.supervisor.step_spec import StepSpec
 from trainer_client.bodies import BodyStore
+from trainer_client.broken_groups import BrokenGroups
 from trainer_client.calls import Calls
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
@@ -46,6 +47,7 @@ class StepStream:
         ack: Callable[[int], Awaitable[None]],
         hold_s: Callable[[], float],
         why_waiting: Callable[[int], Awaitable[Sequence[str]]],
+        broken: BrokenGroups,
     ) -> None:
         self._run = run
         self._incarnation = incarnation
@@ -61,6 +63,7 @@ class StepStream:
         self._ack = ack
         self._hold_s = hold_s
         self._why_waiting = why_waiting
+        self._broken = broken
         self._line = ProgressLine(inbox)
         self._open: dict[int, StepRequest] = {}
         self._empty: set[int] = set()
@@ -79,6 +82,8 @@ class StepStream:
             record = await (self._watched(index, request, timeout_s) if progress else self._wait_for(index, timeout_s))
             if not record.groups:
                 await self._end_empty(index, timeout_s)
+                if (error := self._broken.at_the_end()) is not None:
+                    raise error
                 return
             self._given_out = index
             yield self._step(record, time.monotonic() - asked_s)

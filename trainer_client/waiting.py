@@ -18,6 +18,7 @@ from pipeline.keys import VALIDATION_LANE, Keys, validation_serial
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.supervisor.actions import Verdict
+from pipeline.supervisor.ledger import BROKEN_IN_A_ROW, PROBE_EVERY_MS
 from pipeline.supervisor.run_account import texts
 from trainer_client.contact import Contact
 from trainer_client.inbox import Inbox
@@ -123,6 +124,11 @@ class WaitReasons:
         if run.get("paused") == "1":
             reasons.append("The run is paused: nothing is admitted")
         quota, inflight = int(run.get("quota") or 0), int(run.get("inflight") or 0)
+        if int(run.get("broken") or 0) >= BROKEN_IN_A_ROW:
+            reasons.append(
+                f"Infrastructure broke the last {run['broken']} groups whole: one is tried every {PROBE_EVERY_MS / 1000:.0f} s until one "
+                "comes through"
+            )
         if 0 < quota <= inflight:
             reasons.append(f"The run has its quota of {quota} jobs in flight")
         return reasons
@@ -187,6 +193,7 @@ class WaitReasons:
                         "trained yet counts as an update to come; set_policy_version or ack those, or ask with a smaller ahead"
                     )
                 reasons += await self._policy_reasons(step, found.get("policy", ""))
+        broken = int(run.get("broken") or 0) >= BROKEN_IN_A_ROW
         unread = int(await ask(self._client, "XLEN", keys.results(self._run)))
         if unread >= self._max_unread:
             reasons.append(f"{unread} records are not acked: groups are launched for the oldest open step only")
@@ -202,7 +209,15 @@ class WaitReasons:
             reasons.append(f"Closed groups have not been accounted for {unaccounted_s:.0f} s: is a supervisor running?")
         elif step is None and has_steps and "first" not in run:
             reasons.append("No step is open: its trainer has the last one that it asked for")
-        elif has_steps and reserve and not flying and run.get("st") == "open" and not run.get("cx") and run.get("paused") != "1":
+        elif (
+            has_steps
+            and reserve
+            and not flying
+            and run.get("st") == "open"
+            and not run.get("cx")
+            and run.get("paused") != "1"
+            and not broken
+        ):
             reasons.append(f"{reserve} prompts are in the reserve and no group is in flight: is a supervisor running?")
         return reasons
 

@@ -6,14 +6,14 @@
 -- Fenced by the run's incarnation and rev.
 -- ARGV: run, inc, rev, then per group: id, verdict, why, step ('' = none open), want, valid, mean, spread, sampled, total, tokens by fate
 --       (fate:count, comma separated), rewards (comma separated, '' where not valid), first version, last version, components (JSON),
---       lengths for the window of the monitors, 1 = its trajectories stay
+--       lengths for the window of the monitors, 1 = its trajectories stay, 1 = infrastructure broke each of its members
 -- Returns {'ok', rev, then per group 'done' | 'parked' | 'again' | 'gone' | 'full'}; or {'moved', inc, rev}, {'closed', state}.
 local run, inc, rev = ARGV[1], ARGV[2], ARGV[3]
 local refusal = moved(run, inc, rev)
 if refusal then
   -- the run expired: nobody can read a record of its groups any more
   if refusal[1] == 'closed' then
-    for i = 4, #ARGV, 17 do call('ZREM', P .. 'z:closed', ARGV[i]) end
+    for i = 4, #ARGV, 18 do call('ZREM', P .. 'z:closed', ARGV[i]) end
   end
   return refusal
 end
@@ -30,6 +30,16 @@ local function count_judged(informative)
   if call('HINCRBY', rk, 'rate.judged', 1) >= JUDGED_MOST then
     local r = hash(rk, 'rate.informative', 'rate.judged')
     call('HSET', rk, 'rate.informative', math.floor(tonumber(r['rate.informative'] or '0') / 2), 'rate.judged', math.floor(tonumber(r['rate.judged']) / 2))
+  end
+end
+
+-- Groups in a row that infrastructure broke whole: pipeline/supervisor/ledger.py launches hardly any while there are many.
+local function count_broken(is_broken, valid)
+  if is_broken then
+    call('HINCRBY', rk, 'broken', 1)
+    call('HSET', rk, 'broken.t', NOW)
+  elseif tonumber(valid) > 0 then
+    call('HDEL', rk, 'broken', 'broken.t')
   end
 end
 
@@ -70,9 +80,9 @@ local function remember(verdict, prompt, age_ms, age_v, lengths, want)
   call('LTRIM', window_key(run), 0, math.max(FEWEST_GROUPS, math.min(MOST_GROUPS, math.floor(WINDOW_MEMBERS / want))) - 1)
 end
 
-for i = 4, #ARGV, 17 do
+for i = 4, #ARGV, 18 do
   local grp, verdict, why, step, want, valid, mean, spread, sampled, total = unpack(ARGV, i, i + 9)
-  local fates, rewards, v0, v1, components, lengths, keeps = unpack(ARGV, i + 10, i + 16)
+  local fates, rewards, v0, v1, components, lengths, keeps, broken = unpack(ARGV, i + 10, i + 17)
   local gk = group_key(grp)
   local g = hash(gk, 'run', 'inc', 'prompt', 'draw', 'want', 'verdict', 'step', 'parked', 'cutby', 't', 'closed')
   local ours = g.step ~= nil
@@ -88,7 +98,10 @@ for i = 4, #ARGV, 17 do
     leave()
     call('ZADD', parked, NOW, grp)
     changed = true
-    if call('HSETNX', gk, 'parked', NOW) == 1 then count_judged(true) end
+    if call('HSETNX', gk, 'parked', NOW) == 1 then
+      count_judged(true)
+      count_broken(false, valid)
+    end
     out[#out + 1] = 'parked'
   else
     local s = verdict == 'informative' and ours and hash(step_key(run, step), 'st', 'acc', 'target') or {}
@@ -119,6 +132,7 @@ for i = 4, #ARGV, 17 do
         count_tokens(sk, fates)
         remember(verdict, g.prompt or '', NOW - tonumber(g.t or NOW), age_v, lengths, tonumber(want))
         if not g.parked and not UNCOUNTED[verdict] then count_judged(verdict == 'informative') end
+        if not g.parked then count_broken(broken == '1', valid) end
         local cut_at = g.cutby and call('HGET', step_key(run, g.cutby), 'reached')
         if cut_at and g.closed then
           local took = math.max(0, g.closed - cut_at)

@@ -15,6 +15,8 @@ if r.nonce ~= nonce then
   call('HSETNX', rk, 'created', NOW)
   -- what its servers hold is not known before its trainer says so
   call('HDEL', rk, 'ver')
+  -- it may have mended what broke its groups
+  call('HDEL', rk, 'broken', 'broken.t')
   if r.cx then
     call('HSET', rk, 'cx.inc', r.inc, 'cx.why', r.cx)
     call('HDEL', rk, 'cx')

@@ -155,14 +155,14 @@ local function find_first(run, from)
   call('HDEL', run_key(run), 'first')
 end
 
-local SHORTAGES = {'paused', 'no_workers', 'prompts', 'trainer', 'queue_full'}
+local SHORTAGES = {'paused', 'no_workers', 'broken', 'prompts', 'trainer', 'queue_full'}
 local TOKEN_COUNTERS = {'tokens_kept', 'tokens_filtered', 'tokens_surplus', 'tokens_stale', 'tokens_cancelled', 'tokens_late', 'tokens_failed'}
 
 -- A step as `end_step` wants it, up to now.
 local function step_figures(run, k)
   if call('HGET', run_key(run), 'first') == k then note_shortage(run, call('HGET', run_key(run), 'short') or '') end
   return hash(step_key(run, k), 'st', 'how', 'cx', 'acc', 'target', 'n', 't', 'filtered', 'dropped', 'dead', 'cancelled', 'surplus', 'stale', 'front',
-    'cut_ms', 'short.paused', 'short.no_workers', 'short.prompts', 'short.trainer', 'short.queue_full', unpack(TOKEN_COUNTERS))
+    'cut_ms', 'short.paused', 'short.no_workers', 'short.broken', 'short.prompts', 'short.trainer', 'short.queue_full', unpack(TOKEN_COUNTERS))
 end
 
 -- A step ends, with what joined it: its record is appended and it is open no more. s: from `step_figures`; how: full, short or cancelled;

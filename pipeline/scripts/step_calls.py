@@ -154,6 +154,7 @@ class StepScripts:
             args += [",".join(f"{fate}:{count}" for fate, count in account.tokens.items())]
             args += [",".join(_number(reward) for reward in account.rewards), account.first_version, account.last_version]
             args += [orjson.dumps(account.components), lengths_text(account.ended_lengths, account.cut_lengths), int(account.keeps_bodies)]
+            args += [int(account.broken)]
         reply = await self.run_script("account_groups", *args)
         _moved(reply, basis)
         return whole(reply[1]), [_account_word(word) for word in reply[2:]]

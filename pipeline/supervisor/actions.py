@@ -57,6 +57,8 @@ class Account:
     """Its trajectories stay until the ack though nobody trains on them."""
     first_version: str = ""
     last_version: str = ""
+    broken: bool = False
+    """Infrastructure broke each of its members."""
 
 
 class Spare(IntEnum):

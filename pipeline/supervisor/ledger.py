@@ -34,6 +34,11 @@ MOST_COMPONENTS = 16
 """Named parts of a reward that a group's record has a member: records stay short."""
 SILENT_MS = 45_000
 """A trainer is silent when it gave no sign for so long: it gives one each 10 s at least, and may be busy for a moment."""
+BROKEN_IN_A_ROW = 8
+"""So many groups in a row that infrastructure broke whole, and the next ones would be broken too: a task that no worker has, data that its
+handler cannot read, a sandbox that starts nowhere. More than one bad row explains, since its prompt is drawn two or three times."""
+PROBE_EVERY_MS = 15_000
+"""While that is so, one group is tried at a time, so long after the last one broke."""
 NO_STEP_OF_ITS_SIZE = "no open step asks for groups of its size"
 NO_ROOM = "no open step has room"
 
@@ -135,6 +140,11 @@ def reporter_is_silent(view: RunView) -> bool:
     return bool(view.steps) and view.steps[0].spec.outside and view.now_ms - view.contact_ms > SILENT_MS
 
 
+def is_broken(view: RunView) -> bool:
+    """Whether infrastructure breaks whatever is launched."""
+    return view.broken >= BROKEN_IN_A_ROW
+
+
 def launch(view: RunView) -> Launch | None:
     """The next groups to launch, for the oldest step that those in flight do not cover; None when enough are in flight or none is left.
 
@@ -143,11 +153,15 @@ def launch(view: RunView) -> Launch | None:
     counts as in flight: held back there, it would keep the oldest step from what it needs.
 
     Nothing is launched for rewards that nobody is there to report: every prompt of the reserve would be sampled, wait in vain, and die.
+    While infrastructure breaks every group, one is tried now and then, for the same reason: a data set would be used up in minutes.
     """
     if not view.is_open or view.cancelled_for or (not view.reserve and (view.prompts_ended or view.need_announced)):
         return None
     if reporter_is_silent(view):
         return None
+    if is_broken(view):
+        is_due = bool(view.steps) and not view.flying and view.now_ms - view.broken_ms >= PROBE_EVERY_MS
+        return Launch(step=view.steps[0].index, groups=1, bound=1) if is_due else None
     steps = view.steps[:1] if view.is_behind else view.steps
     for step, bound in zip(steps, _wanted_each(view, steps), strict=True):
         if step.spec.deterministic and waits_for_the_reserve(view):
@@ -193,6 +207,7 @@ def _account(group: ClosedGroup, judgement: Judgement, verdict: Verdict, why: st
         keeps_bodies=verdict is Verdict.FILTERED and is_kept_sample(group.prompt, group.spec.keep_filtered),
         first_version=oldest_version(member.first_version for member in members),
         last_version=newest_version(member.last_version for member in members),
+        broken=verdict in (Verdict.DROPPED, Verdict.DEAD) and {member.outcome for member in members} == {Outcome.INFRA_FAILURE},
     )
 
 

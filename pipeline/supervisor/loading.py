@@ -104,6 +104,8 @@ class LedgerReader:
             shortage=head.get("short", ""),
             judged=int(head.get("rate.judged", "0")),
             informative=int(head.get("rate.informative", "0")),
+            broken=int(head.get("broken", "0")),
+            broken_ms=int(head.get("broken.t", "0")),
             cancelled_for=head.get("cx", ""),
             is_open=head.get("st") == "open",
             version=Version(int(head["inc"]), int(head["ver"])) if "ver" in head else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pipeline.supervisor.ledger import reporter_is_silent
+from pipeline.supervisor.ledger import is_broken, reporter_is_silent
 from pipeline.supervisor.replenishment import informative_rate, wanted_in_flight
 from pipeline.supervisor.views import RunView
 
@@ -16,6 +16,8 @@ class Shortage(StrEnum):
     """Somebody paused the run: nothing is admitted."""
     NO_WORKERS = "no_workers"
     """A stage has no worker that beats, while groups are in flight."""
+    BROKEN = "broken"
+    """Infrastructure broke the last groups whole: one is tried now and then (`ledger.launch`)."""
     PROMPTS = "prompts"
     """The reserve has fewer prompts than should be in flight, and the trainer has not said that no more come."""
     TRAINER = "trainer"
@@ -37,6 +39,8 @@ def shortage(view: RunView, *, refused: bool, stage_is_idle: bool) -> Shortage |
         return Shortage.PAUSED
     if stage_is_idle and view.flying:
         return Shortage.NO_WORKERS
+    if is_broken(view):
+        return Shortage.BROKEN
     wanted = max(wanted_in_flight(view.steps, informative_rate(view.informative, view.judged)), default=0)
     if view.flying >= wanted:
         return None

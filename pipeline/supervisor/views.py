@@ -129,6 +129,10 @@ class RunView:
     """Groups that were judged lately."""
     informative: int = 0
     """How many of them were informative."""
+    broken: int = 0
+    """Groups in a row that infrastructure broke whole, up to the last that was accounted; counted anew by each incarnation."""
+    broken_ms: int = 0
+    """When the last of them was accounted."""
     cancelled_for: str = ""
     """Why the run was cancelled; empty = it was not."""
     is_open: bool = True

@@ -108,11 +108,9 @@ class Feed:
                     raise InvalidRequest("expected at least one row, got none", field="dataset")
                 await self._end()
                 return
-            await self._push(await self._not_done(batch))
-            for prompt in batch:
-                self._progress.outstanding.setdefault(prompt.id)
-                if prompt.position >= 0:
-                    self._progress.epoch, self._progress.position = prompt.epoch, prompt.position
+            # before the push: a prompt may be trained and acked before it has answered, and must not be outstanding then
+            wanted = [prompt for prompt in batch if self._progress.come_to(prompt.id, prompt.epoch, prompt.position)]
+            await self._push(await self._not_done(wanted))
 
     def wake(self) -> None:
         """Looks at the reserve now."""
@@ -145,7 +143,7 @@ class Feed:
 
     async def _not_done(self, batch: Sequence[PlannedPrompt]) -> list[PlannedPrompt]:
         """Those of a batch that this history of the run is not done with. A run's first incarnation has no history."""
-        if self._incarnation == 1:
+        if self._incarnation == 1 or not batch:
             return list(batch)
         ids = [prompt.id for prompt in batch]
         marks = await self._calls.make_if_open(ask, self._client, "HMGET", self._keys.prompt_marks(self._run), *ids)

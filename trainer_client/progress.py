@@ -3,8 +3,10 @@
 - `token` names a point in the history of a run: it changes with every ack of a step. A trainer that resumes with the token that stands in
   Redis goes on; one with any other goes back, and what came after its checkpoint happens again.
 - `base` is the incarnation in which the trainer went back last. What a prompt's mark says an earlier one did with it did not happen.
-- A prompt is outstanding from its push until a step is acked to which a group of it was accounted that settled it: a cancelled or dropped
-  group does not, since its prompt is drawn again.
+- A prompt is outstanding from just before its push until a step is acked to which a group of it was accounted that settled it: a cancelled
+  or dropped group does not, since its prompt is drawn again.
+- A trainer that goes on may ack a step before its feed has come to the step's prompts, which an earlier process pushed. Those are settled
+  ahead of the feed, which passes over them: a prompt that were outstanding after its ack would be trained again when the trainer goes back.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ class FeedState(Request):
     """Rows of this epoch that were pushed, in the order of the epoch."""
     outstanding: list[str] = Field(default_factory=list)
     """Ids of prompts that were pushed and not settled, in the order of their push."""
+    settled_ahead: list[str] = Field(default_factory=list)
+    """Ids of prompts at or behind the position that were settled."""
 
 
 class RunState(Request):
@@ -63,6 +67,30 @@ class FeedProgress:
     position: int = 0
     outstanding: dict[str, None] = field(default_factory=dict)
     """In the order of their push."""
+    settled_ahead: dict[str, None] = field(default_factory=dict)
+    """Settled, and not come to yet."""
+
+    def come_to(self, prompt: str, epoch: int, position: int) -> bool:
+        """The feed has come to a prompt, which is outstanding from here on; False = it was settled already, and is passed over.
+
+        Args:
+            position: -1 = it is one of those that were outstanding when the feed began.
+        """
+        if position < 0:
+            return prompt in self.outstanding
+        self.epoch, self.position = epoch, position
+        if prompt in self.settled_ahead:
+            del self.settled_ahead[prompt]
+            return False
+        self.outstanding[prompt] = None
+        return True
+
+    def settle(self, prompt: str) -> None:
+        """A prompt is done with, for good in this history."""
+        if prompt in self.outstanding:
+            del self.outstanding[prompt]
+        else:
+            self.settled_ahead[prompt] = None
 
 
 @dataclass(slots=True)
@@ -102,7 +130,7 @@ class Progress:
         if self.feed is not None:
             for record in groups:
                 if record.verdict in SETTLES and record.incarnation >= self.base:
-                    self.feed.outstanding.pop(record.prompt, None)
+                    self.feed.settle(record.prompt)
 
     def pass_step(self, index: int) -> None:
         """A step was acked: a new point in the history."""
@@ -126,6 +154,7 @@ class Progress:
                 "epoch": feed.epoch,
                 "position": feed.position,
                 "outstanding": list(feed.outstanding),
+                "settled_ahead": list(feed.settled_ahead),
             },
         }
 
@@ -162,5 +191,6 @@ class Progress:
                 epoch=found.feed.epoch,
                 position=found.feed.position,
                 outstanding=dict.fromkeys(found.feed.outstanding),
+                settled_ahead=dict.fromkeys(found.feed.settled_ahead),
             )
         return progress

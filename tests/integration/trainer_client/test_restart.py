@@ -102,6 +102,34 @@ async def test_going_back_twice_to_one_checkpoint_loses_and_doubles_nothing(
     assert counts(history) == Counter({f"e0-{i}": 1 for i in range(24)})
 
 
+@pytest.mark.parametrize("seen", [0, 2], ids=["unpushed at the checkpoint", "outstanding at the checkpoint"])
+async def test_prompts_that_are_acked_before_the_feed_has_come_to_them_are_done_with(
+    settings: QueueSettings, supervisor: Supervisor, pump: Pump, seen: int
+) -> None:
+    """A trainer dies with steps complete that it had not acked. The next one goes on with them at once, while its feed waits for room in
+    the reserve; then the feed comes to their prompts, and used to note them as outstanding. The trainer after that, which goes back to a
+    checkpoint behind those steps, trained them once more."""
+    async with connect(settings, run=RUN) as run:
+        checkpoint = run.state_dict()
+        run.feed(ROWS, reserve=8)
+        if seen:
+            await take(run, seen, ack=False)
+            checkpoint = run.state_dict()
+        await take(run, 3, ack=False)
+
+    async with connect(settings, run=RUN, resume=checkpoint) as run:
+        run.feed(ROWS, reserve=1)
+        history = await take(run, 8)
+        behind = run.state_dict()
+        await take(run, 1)
+
+    async with connect(settings, run=RUN, resume=behind) as run:
+        run.feed(ROWS)
+        history |= await train_to_the_end(run)
+
+    assert counts(history) == Counter({f"e0-{i}": 1 for i in range(24)})
+
+
 async def test_a_restart_after_going_back_and_no_checkpoint_goes_on_there(
     settings: QueueSettings, supervisor: Supervisor, pump: Pump
 ) -> None:

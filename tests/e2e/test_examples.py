@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -35,6 +36,20 @@ MODEL = (
     str(ARITHMETIC),
     str(WORDS),
 )
+DIES_AFTER_STEP_3 = """
+import builtins, os, runpy, signal, sys
+say = builtins.print
+def print(*words, **how):
+    say(*words, **how)
+    if str(words[0]).startswith("step 3:"):
+        os.kill(os.getpid(), signal.SIGKILL)
+builtins.print = print
+sys.argv = sys.argv[1:]
+sys.path.insert(0, "")
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+OWN = ("own", "ahead", "small", "large")
+"""Models that one run has for itself, since it changes their weights."""
 Run = Callable[..., str]
 
 pytestmark = pytest.mark.timeout(120)
@@ -69,7 +84,8 @@ def fleet() -> Iterator[Run]:
         environment |= {"ROLLSTREAM_REDIS_URL": "", "ROLLSTREAM_SANDBOX_BACKEND": "process"}
         with ChildProcesses(home / "logs", environment) as children:
             children.start("model", "workers.llm.scripted", "--socket", str(home / "llm"), *MODEL, str(ARITHMETIC), str(WORDS))
-            children.start("own", "workers.llm.scripted", "--socket", str(home / "own"), *MODEL, str(ARITHMETIC))
+            for name in OWN:
+                children.start(name, "workers.llm.scripted", "--socket", str(home / name), *MODEL, str(ARITHMETIC))
             for stage in ("init", "run", "eval"):
                 children.start(stage, "ops.cli", "worker", "run", "--stage", stage, "--node", "n1", "--slots", "8", "--grace-s", "1")
             children.start("supervisor", "ops.cli", "supervisor", "run")
@@ -91,8 +107,8 @@ def fleet() -> Iterator[Run]:
                 assert done.returncode == expect, done.stdout + done.stderr
                 return done.stdout
 
-            wait_in_thread(lambda: (home / "llm").exists() and (home / "own").exists(), "the models listen", timeout_s=30)
-            for name in ("arithmetic", "evals", "words", "mine", "judged"):
+            wait_in_thread(lambda: all((home / name).exists() for name in ("llm", *OWN)), "the models listen", timeout_s=30)
+            for name in ("arithmetic", "evals", "words", "mine", "judged", "killed"):
                 run("-m", "ops.cli", "llm", "add", "--shared", "--run", name, f"unix:{home / 'llm'}")
             yield run
             assert children.stop_all(grace_s=20) == []  # nobody had to be killed
@@ -124,9 +140,7 @@ def test_a_trainer_takes_steps_goes_on_and_goes_back(fleet: Run, tmp_path: Path)
 
 @pytest.mark.parametrize("away", [(), ("--away",)], ids=["", "away"])
 def test_weights_are_updated_after_each_step(fleet: Run, away: tuple[str, ...]) -> None:
-    home = Path(re.search(r"unix:(\S+)/llm", fleet("-m", "ops.cli", "llm", "list", "--run", "arithmetic"))[1])  # type: ignore[index]  # it is listed
-
-    said = fleet("examples/weight_update.py", "--steps", "2", "--groups", "1", *away, f"unix:{home / 'own'}")
+    said = fleet("examples/weight_update.py", "--steps", "2", "--groups", "1", *away, address(fleet, "own"))
 
     versions = re.findall(r"^version (\d+)\.(\d+) on 1 servers$", said, re.MULTILINE)
     first = int(versions[0][1])
@@ -134,6 +148,44 @@ def test_weights_are_updated_after_each_step(fleet: Run, away: tuple[str, ...]) 
     trained = re.findall(r"^step (\d+): tokens by version (\{.+\})$", said, re.MULTILINE)
     assert [int(index) for index, _ in trained] == [first + 1, first + 2]
     assert f"'{versions[0][0]}.{first}'" in trained[0][1]
+
+
+def test_a_trainer_two_steps_ahead_has_batches_for_two_ranks(fleet: Run) -> None:
+    said = fleet("examples/async_trainer.py", "--steps", "4", "--groups", "1", address(fleet, "ahead"))
+
+    steps = re.findall(
+        r"^step (\d): loss [+-]\d\.\d+ on (\d+) tokens of (\d+), 1 microbatches on each of 2 ranks, (.+)$", said, re.MULTILINE
+    )
+    assert [index for index, *_ in steps] == ["1", "2", "3", "4"]
+    assert all(0 < int(loss_tokens) < int(tokens) for _, loss_tokens, tokens, _ in steps)
+    assert any("0:0" in ages for *_, ages in steps), "what was sampled ahead is older than the policy that is trained"
+
+
+def test_two_runs_on_one_fleet_see_nothing_of_each_other(fleet: Run) -> None:
+    said = fleet("examples/two_runs.py", "--steps", "2", address(fleet, "small"), address(fleet, "large"))
+
+    for name in ("small", "large"):
+        assert len(re.findall(rf"^{name}: step \d, rollouts of \{{'{name}'\}}, sampled by \['1\.\d", said, re.MULTILINE)) == 2
+        assert re.search(rf"^{name}: held out by 1\.2: mean@2 \d\.\d\d, pass@2", said, re.MULTILINE)
+
+
+def test_a_trainer_that_is_killed_goes_on_from_its_checkpoint(fleet: Run, tmp_path: Path) -> None:
+    """Killed by its own hand as soon as it has said that it did its third step: before the ack, or before the checkpoint behind it."""
+    command = ("examples/trainer_loop.py", "--run", "killed", "--groups", "1", "--checkpoint", str(tmp_path / "c.json"), "--steps")
+
+    killed = fleet("-c", DIES_AFTER_STEP_3, *command, "50", expect=-signal.SIGKILL)
+    again = fleet(*command, "2")
+
+    assert re.findall(r"^step (\d+):", killed, re.MULTILINE) == ["1", "2", "3"]
+    assert "incarnation 2, next step 3" in again
+    assert re.findall(r"^step (\d+):", again, re.MULTILINE) == ["3", "4"]
+
+
+def address(fleet: Run, name: str) -> str:
+    """Of a model."""
+    listed = re.search(r"unix:(\S+)/llm", fleet("-m", "ops.cli", "llm", "list", "--run", "arithmetic"))
+    assert listed is not None
+    return f"unix:{listed[1]}/{name}"
 
 
 def test_rewards_come_from_outside_and_a_hook_ranks_each_group(fleet: Run) -> None:

@@ -196,7 +196,7 @@ def _output(row: Row) -> dict[str, Any]:
         "extra_fields": {
             "min_global_steps": int(versions.min()) if len(versions) else None,
             "max_global_steps": int(versions.max()) if len(versions) else None,
-            "turn_scores": [],
+            "turn_scores": list(rollout.turn_rewards),
             "tool_rewards": [],
             "reward_extra_info": dict(rollout.components),
         },

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 
+from pipeline.blobs import ExpertRows
 from pipeline.messages import Json, Outcome, Trajectory
 from pipeline.supervisor.loss_policy import Loss
 
@@ -45,8 +47,33 @@ class Rollout:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds a stage, and `total`."""
     trajectory: Trajectory
+    experts: tuple[ExpertRows | None, ...] = ()
+    """Experts that tokens were routed to, of each segment, None where nothing was sampled; empty where nobody asked for them. See
+    `experts_of`."""
     data: Json = field(default_factory=dict)
     """The prompt's row as it was fed; empty where it was not asked for."""
+
+    @property
+    def turn_rewards(self) -> tuple[float | None, ...]:
+        """A reward of each turn where the task's handler gave some: the list `turn_rewards` in the trajectory's `extra`, with null for a
+        turn without one. The tokens of a turn are those from its `start` to its `end`. Empty = it gave none.
+
+        Nothing is made of them here: a trainer passes what it makes of them as `token_advantages`.
+
+        Raises:
+            ValueError: there is no number for each turn.
+        """
+        found = self.trajectory.extra.get("turn_rewards")
+        if found is None:
+            return ()
+        turns = len(self.trajectory.turns)
+        if not isinstance(found, list | tuple) or len(found) != turns:
+            raise ValueError(f"{self.job}: expected turn_rewards to be a list of {turns}, one a turn, got {str(found)[:80]}")
+        if any(
+            value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value)) for value in found
+        ):
+            raise ValueError(f"{self.job}: expected turn_rewards to be finite numbers or null, got {str(found)[:80]}")
+        return tuple(None if value is None else float(value) for value in found)
 
 
 __all__ = ["Rollout"]

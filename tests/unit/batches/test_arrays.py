@@ -178,3 +178,16 @@ def test_advantages_a_token_stand_where_there_is_a_loss() -> None:
 )
 def test_a_version_without_a_number_is_none(label: str, number: int) -> None:
     assert version_number(label) == number
+
+
+def test_rewards_a_turn_pass_through_as_the_handler_gave_them() -> None:
+    rollout = a_rollout()
+
+    def with_extra(**extra: object) -> Rollout:
+        return replace(rollout, trajectory=replace(rollout.trajectory, turns=(a_turn(0), a_turn(1)), extra=extra))
+
+    assert with_extra().turn_rewards == ()
+    assert with_extra(turn_rewards=[0.5, None]).turn_rewards == (0.5, None)
+    for wrong in ([0.5], "0.5", [0.5, "1"], [float("nan"), 0.0], [True, 0.0]):
+        with pytest.raises(ValueError, match="turn_rewards"):
+            _ = with_extra(turn_rewards=wrong).turn_rewards

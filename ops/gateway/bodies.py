@@ -10,8 +10,11 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import orjson
 from aiohttp import web
@@ -21,6 +24,10 @@ from ops.gateway.refusals import Refusal
 MAX_SCHEMA = 1
 """Of requests; `schema_version` may say which one a client writes."""
 VERSION_FIELD = "schema_version"
+LONG_NUMBER = re.compile(rb"[0-9]{19}")
+SMALL_BYTES = 128 * 1024
+"""Checked in a few milliseconds."""
+T = TypeVar("T")
 
 
 class BodyBudget:
@@ -84,6 +91,19 @@ class BodyBudget:
             self._left += n_bytes
 
 
+async def checked(request: web.Request, check: Callable[[], T]) -> T:
+    """What checking a request gives; a large one is checked in a thread, since millions of values take seconds in which nobody else is
+    served.
+
+    Args:
+        check: looks at each value of the body.
+    """
+    said = request.content_length
+    if said is not None and said <= SMALL_BYTES:
+        return check()
+    return await asyncio.to_thread(check)
+
+
 def parse_object(raw: bytes) -> dict[str, object]:
     """A JSON object without its version.
 
@@ -92,7 +112,9 @@ def parse_object(raw: bytes) -> dict[str, object]:
     """
     try:
         found = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
+        if LONG_NUMBER.search(raw) is not None:
+            found = json.loads(raw)  # orjson makes a float of an integer above 64 bits; checks refuse it as the integer that it is
+    except (ValueError, RecursionError) as error:
         raise Refusal(400, "not_json", f"expected a JSON object: {error}") from None
     if not isinstance(found, dict):
         raise Refusal(400, "not_json", f"expected a JSON object, got {_kind(found)}")
@@ -121,4 +143,4 @@ def _kind(value: object) -> str:
     return kinds[type(value)]
 
 
-__all__ = ["MAX_SCHEMA", "VERSION_FIELD", "BodyBudget", "parse_object"]
+__all__ = ["MAX_SCHEMA", "VERSION_FIELD", "BodyBudget", "checked", "parse_object"]

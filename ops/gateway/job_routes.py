@@ -10,6 +10,7 @@ from aiohttp import web
 from pydantic import Field
 
 from ops.gateway.answers import form_of, json_answer
+from ops.gateway.bodies import checked
 from ops.gateway.refusals import Refusal
 from ops.gateway.state import DELIVERS, Gateway
 from ops.gateway.steps import result_as_map
@@ -60,7 +61,7 @@ class JobRoutes:
         wait_s, cancels = wait_s_of(request), wants_cancel(request.headers)
         gateway.check_accepts()
         many = "jobs" in body
-        requests = self._requests(body) if many else [JobRequest.parse(body)]
+        requests = await checked(request, lambda: self._requests(body) if many else [JobRequest.parse(body)])
         for asked in requests:
             self._check_task(asked.task)
         jobs = await submit_for_caller(gateway, requests, wait_s=SUBMIT_S, by_process=False, cancel_on_disconnect=cancels)

@@ -10,6 +10,8 @@ from ops.gateway.bodies import MAX_SCHEMA
 from ops.gateway.routes import Route
 
 VERSION = "3.1.0"
+TYPES = {"wait_s": "number", "index": "integer"}
+"""Of parameters; the others are texts."""
 REFUSAL = {
     "type": "object",
     "required": ["detail", "error"],
@@ -67,7 +69,7 @@ def _codes(route: Route) -> Mapping[int, str]:
 
 
 def _parameter(where: str, name: str, about: str, *, required: bool = False) -> dict[str, object]:
-    return {"in": where, "name": name, "required": required, "description": about, "schema": {"type": "string"}}
+    return {"in": where, "name": name, "required": required, "description": about, "schema": {"type": TYPES.get(name, "string")}}
 
 
 def _answer(code: int, about: str) -> dict[str, object]:

@@ -24,7 +24,7 @@ from pipeline.near_names import hint
 from pipeline.request_errors import shown
 from pipeline.request_model import Request
 from pipeline.requests import new_id
-from trainer_client import JobRequest
+from trainer_client import JobRequest, SamplingRequest
 
 SOURCES: Mapping[str, str] = {
     "swebench": "swe",
@@ -142,13 +142,11 @@ class OriginalRequests:
         fields = _joined(fields, {"sampling": params.sampling, "limits": params.limits, "chat": params.chat, **params.others})
         _fit_observations(fields["limits"])
         job_id = asked.job_id or new_id()
-        fields |= {"task": task, "id": queue_name(job_id), "prompt": row_of(asked.instance, task), "exact_logprobs": False}
-        request = JobRequest.parse(fields)
-        why = inexact_sampling(request.sampling.record())
-        if not why:
-            request = JobRequest.parse({**fields, "exact_logprobs": True})
-        else:
+        why = _inexact(fields["sampling"])
+        if why:
             params.warnings.append(f"logprobs are not those of the distribution sampled from: {why}; a trainer's ratio would be biased")
+        fields |= {"task": task, "id": queue_name(job_id), "prompt": row_of(asked.instance, task), "exact_logprobs": not why}
+        request = JobRequest.parse(fields)
         return Asked(
             request=request,
             job_id=job_id,
@@ -193,6 +191,14 @@ def read_defaults(path: Path | None) -> dict[str, dict[str, object]]:
         except InvalidRequest as wrong:
             raise InvalidRequest(f"{path}, {task!r}: {wrong}", field="gateway.requests_file") from None
     return found
+
+
+def _inexact(sampling: Mapping[str, object]) -> str:
+    """Why logprobs of this sampling serve no ratio; empty when they do, or when it cannot be, which the request as a whole says better."""
+    try:
+        return inexact_sampling(SamplingRequest.parse(sampling).record())
+    except InvalidRequest:
+        return ""
 
 
 def _fit_observations(limits: dict[str, object]) -> None:

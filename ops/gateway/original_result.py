@@ -25,12 +25,14 @@ class Ended:
     """Of an attempt that failed: `init`, `run` or `eval`; empty = none did."""
     failure: str
     """What it failed of; empty = nothing."""
-    tools: Sequence[Mapping[str, object]]
-    """What the model could call."""
 
 
-def original_result(asked: Asked, ended: Ended) -> dict[str, object]:
-    """The body of the answer."""
+def original_result(asked: Asked, ended: Ended, tools: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """The body of the answer.
+
+    Args:
+        tools: what the model could call.
+    """
     record, trajectory = ended.record, ended.trajectory
     success = record.outcome is Outcome.OK
     critical = critical_error(ended)
@@ -40,7 +42,7 @@ def original_result(asked: Asked, ended: Ended) -> dict[str, object]:
         "instance_id": asked.instance_id,
         "trajectory_id": asked.trajectory_id,
         "messages": messages,
-        "tools": list(ended.tools),
+        "tools": list(tools),
         "end_properly": _ended_properly(trajectory),
         "success": success,
         "error": error,

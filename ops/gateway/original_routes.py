@@ -9,6 +9,7 @@ import structlog
 from aiohttp import web
 
 from ops.gateway.answers import json_answer
+from ops.gateway.bodies import checked
 from ops.gateway.original_request import Asked, CancelRequest, ServerRequest
 from ops.gateway.original_result import Ended, original_result
 from ops.gateway.refusals import Refusal
@@ -142,7 +143,7 @@ class OriginalRoutes:
         body = await gateway.budget.read_object(request)
         gateway.check_accepts()
         self._check_running()
-        asked = gateway.originals.read(body)
+        asked = await checked(request, lambda: gateway.originals.read(body))
         await self._check_servers()
         job = gateway.work.full_id(asked.request.id)
         cancels = asked.cancel_on_disconnect or wants_cancel(request.headers)
@@ -169,16 +170,16 @@ class OriginalRoutes:
     async def _answer(self, request: web.Request, asked: Asked, result: Result) -> web.StreamResponse:
         gateway = self._gateway
         with gateway.work.reading(result):
-            ended = await self._ended(asked, result)
+            ended = await self._ended(result)
             if ended.record.outcome is Outcome.EXPIRED and ended.trajectory is None:
                 request[DELIVERS] = result.job
                 why = f"job {asked.job_id!r} had {asked.request.wall_s:g} s by the wall clock, which went by in queues"
                 raise Refusal(504, "timeout", f"{why}: add workers, or raise gateway.timeout_s", more={"job_id": asked.job_id})
-            answer = await gateway.large.make(lambda: original_result(asked, ended))
+            answer = await gateway.large.make(lambda: original_result(asked, ended, gateway.tools.of(asked.request)))
         request[DELIVERS] = result.job
         return answer
 
-    async def _ended(self, asked: Asked, result: Result) -> Ended:
+    async def _ended(self, result: Result) -> Ended:
         gateway, record = self._gateway, result.record
         stage, failure = "", ""
         if record.outcome is Outcome.INFRA_FAILURE:
@@ -190,9 +191,7 @@ class OriginalRoutes:
             grade = await result.grade() if result.grade_key else None
         except (BodyMissing, DamagedBody, NewerMessage) as broken:
             failure = failure or str(broken)
-        return Ended(
-            record=record, trajectory=trajectory, grade=grade, failed_stage=stage, failure=failure, tools=gateway.tools.of(asked.request)
-        )
+        return Ended(record=record, trajectory=trajectory, grade=grade, failed_stage=stage, failure=failure)
 
 
 __all__ = ["OriginalRoutes"]

@@ -8,6 +8,7 @@ from aiohttp import web
 from pydantic import Field
 
 from ops.gateway.answers import JSON, json_answer
+from ops.gateway.bodies import checked
 from ops.gateway.refusals import Refusal
 from ops.gateway.state import Gateway
 from ops.gateway.steps import step_as_map
@@ -49,15 +50,9 @@ class StepRoutes:
     async def push(self, request: web.Request) -> web.Response:
         """Puts prompts into the reserve of the run, in order."""
         gateway = self._gateway
-        asked = PromptsRequest.parse(await gateway.budget.read_object(request))
+        body = await gateway.budget.read_object(request)
         gateway.check_accepts()
-        if not asked.prompts and not asked.end:
-            raise Refusal(422, "invalid", "expected at least one prompt, or end: true", field="prompts")
-        encoded = []
-        for number, row in enumerate(asked.prompts):
-            field = f"prompts[{number}].data"
-            body = encode_prompt(row.id, prompt_data(row.data, field=field), max_body_bytes=gateway.queue.max_body_bytes, field=field)
-            encoded.append((row.id, body))
+        asked, encoded = await checked(request, lambda: self._encoded(body))
         run = gateway.run
         fresh = await self._scripts.push_prompts(run.id, run.incarnation, encoded) if encoded else []
         if asked.end:
@@ -65,6 +60,17 @@ class StepRoutes:
         if asked.end != ("ended" in gateway.memory):
             await gateway.memory.note("ended", holds=asked.end)
         return json_answer({"pushed": sum(fresh), "known": len(fresh) - sum(fresh), "ended": asked.end})
+
+    def _encoded(self, body: dict[str, object]) -> tuple[PromptsRequest, list[tuple[str, bytes]]]:
+        asked = PromptsRequest.parse(body)
+        if not asked.prompts and not asked.end:
+            raise Refusal(422, "invalid", "expected at least one prompt, or end: true", field="prompts")
+        encoded = []
+        for number, row in enumerate(asked.prompts):
+            field = f"prompts[{number}].data"
+            data = prompt_data(row.data, field=field)
+            encoded.append((row.id, encode_prompt(row.id, data, max_body_bytes=self._gateway.queue.max_body_bytes, field=field)))
+        return asked, encoded
 
     async def ask(self, request: web.Request) -> web.StreamResponse:
         """Asks for a step: the first that is not acknowledged, or the one that `index` names. Waits for it at most `wait_s`."""

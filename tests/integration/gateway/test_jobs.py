@@ -72,7 +72,10 @@ async def test_a_job_is_submitted_twice_waited_for_fetched_and_let_go(
 async def test_many_at_once_a_cancel_and_wrong_requests(service: Service) -> None:
     many = await service.client.post("/jobs", {"jobs": [a_job(id=f"m-{number}") for number in range(40)]})
     settled = await service.client.call("DELETE", "/jobs/m-3")
+    values = {"question": "x", "values": list(range(60_000))}
+    large = await service.client.post("/jobs", a_job(id="large", prompt=values))
     wrong = [
+        await service.client.post("/jobs", a_job(prompt={**values, "too_big": 1, "values": [2**70]})),
         await service.client.post("/jobs", {"jobs": []}),
         await service.client.post("/jobs", {"jobs": [a_job()] * 257}),
         await service.client.post("/jobs", a_job(task="chess")),
@@ -92,12 +95,13 @@ async def test_many_at_once_a_cancel_and_wrong_requests(service: Service) -> Non
     ]
 
     assert (many.status, len(many.body["jobs"])) == (202, 40)
+    assert large.status == 202
     assert settled.body == {"id": "m-3", "state": "settled"}
-    assert [answer.status for answer in wrong] == [422, 422, 400, 422, 422, 422, 422, 422, 422, 404, 422, 422, 406, 404, 404, 405]
+    assert [answer.status for answer in wrong] == [422, 422, 422, 400, 422, 422, 422, 422, 422, 422, 404, 422, 422, 406, 404, 404, 405]
     assert all(set(answer.body) >= {"detail", "error"} and answer.body["detail"] for answer in wrong)
-    assert "did you mean 'task'?" in wrong[3].body["detail"]
-    assert wrong[5].body["field"] == "sampling.temperature"
-    assert "upgrade rollstream" in wrong[7].body["detail"]
+    assert "did you mean 'task'?" in wrong[4].body["detail"]
+    assert wrong[6].body["field"] == "sampling.temperature"
+    assert "upgrade rollstream" in wrong[8].body["detail"]
     assert all("X-Evil" not in answer.headers for answer in wrong)
 
 

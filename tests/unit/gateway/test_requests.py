@@ -74,6 +74,11 @@ def test_what_is_no_object_is_a_400(raw: bytes) -> None:
     assert error.value.status == 400
 
 
+def test_an_integer_stays_what_it_is() -> None:
+    """A parser that makes a float of it would change an answer without a word."""
+    assert parse_object(b'{"n": %d, "x": 0.12345678901234567890}' % 2**70) == {"n": 2**70, "x": 0.12345678901234568}
+
+
 def test_a_version_is_read_and_not_passed_on() -> None:
     assert parse_object(b'{"schema_version": 1, "a": 2}') == {"a": 2}
     for version, word in ((b"2", "newer_schema"), (b"true", "invalid"), (b'"1"', "invalid"), (b"0", "invalid")):

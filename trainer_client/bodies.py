@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import redis
 
+from pipeline.blobs import BlobStore
 from pipeline.redis_client import AsyncClient, ask, broker_error, cancel_is_kept
 from trainer_client.calls import Calls
 
@@ -15,11 +16,16 @@ MAX_CALL_KEYS = 256
 
 
 class BodyStore:
-    """Reads bodies of one shard."""
+    """Reads bodies of one shard.
 
-    def __init__(self, client: AsyncClient, calls: Calls) -> None:
+    Args:
+        blobs: where arrays beside them lie; None = no store is set.
+    """
+
+    def __init__(self, client: AsyncClient, calls: Calls, blobs: BlobStore | None = None) -> None:
         self._client = client
         self._calls = calls
+        self.blobs = blobs
 
     async def fetch(self, keys: Sequence[str]) -> list[bytes | None]:
         """The bytes under each key, in order; None where there are none."""

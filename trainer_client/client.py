@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager
 from typing import overload
 
+from pipeline.blobs import BlobSettings, open_store
 from pipeline.errors import InvalidRequest, RollstreamError
 from pipeline.keys import Keys, shard_of
 from pipeline.messages import CancelReason, JobResult
@@ -20,6 +21,7 @@ from pipeline.scripts.trainer_calls import TrainerScripts
 from pipeline.settings import QueueSettings
 from pipeline.step_request import StepRequest
 from pipeline.validation_request import ValidationRequest
+from trainer_client.acked_blobs import AckedBlobs
 from trainer_client.bodies import BodyStore
 from trainer_client.broken_groups import BrokenGroups
 from trainer_client.calls import Calls
@@ -86,7 +88,9 @@ class Run:
         self._scripts = Scripts(client, keys)
         self._step_scripts = StepScripts(client, keys)
         self._trainer_scripts = TrainerScripts(client, keys)
-        self._bodies = BodyStore(client, self._calls)
+        blobs = open_store(BlobSettings.load(), settings.namespace)
+        self._bodies = BodyStore(client, self._calls, blobs)
+        self._acked_blobs = AckedBlobs(run, blobs, client, settings)
         self._seen = SeenJobs()
         self._broken = BrokenGroups(run, incarnation)
         self._inbox = Inbox(incarnation, self._make_result, lambda record: progress.settle([record]), self._broken.take)
@@ -369,6 +373,7 @@ class Run:
             await self._calls.make(self._scripts.ack, self.id, self.incarnation, part)
             for _, kind, unit in part:
                 self._inbox.drop(kind, unit)
+        await self._acked_blobs.delete(units)
 
     async def save_state(self) -> None:
         await self._calls.make(self._trainer_scripts.save_state, self.id, self.incarnation, self._progress.to_json())

@@ -94,12 +94,22 @@ class Group:
         advantage: Advantage | GivenAdvantages | None = None,
         overlong: Overlong | None = None,
         prompts: bool = False,
+        routed_experts: bool = False,
         missing: Missing = "raise",
     ) -> list[Rollout]:
         """What each of `members` did, as plain values; see `Step.rollouts`. A group has the same advantages alone as in its step."""
         manifest = Manifest(run=self.record.run, step=self.record.step or 0, tag=self.tag, groups=(manifest_group(self),))
         whole = await completed(manifest, self._bodies, missing=missing)
-        return await take_rollouts(whole, self._bodies, advantage=advantage, overlong=overlong, prompts=prompts, missing=missing)
+        return await take_rollouts(
+            whole,
+            self._bodies,
+            advantage=advantage,
+            overlong=overlong,
+            prompts=prompts,
+            routed_experts=routed_experts,
+            blobs=self._bodies.blobs,
+            missing=missing,
+        )
 
     def __repr__(self) -> str:
         return f"<Group {self.id} {self.record.verdict} rewards={list(self.rewards)}>"
@@ -195,7 +205,7 @@ class Step:
             shard: rank and number of ranks; it reads the trajectories of its own share only.
         """
         manifest = await self.manifest(missing=how.get("missing", "raise"))
-        return await batch_of(manifest, self._bodies, shard=shard, **how)
+        return await batch_of(manifest, self._bodies, shard=shard, blobs=self._bodies.blobs, **how)
 
     async def rollouts(
         self,
@@ -204,6 +214,7 @@ class Step:
         advantage: Advantage | GivenAdvantages | None = None,
         overlong: Overlong | None = None,
         prompts: bool = False,
+        routed_experts: bool = False,
         missing: Missing = "raise",
     ) -> list[Rollout]:
         """The members of all groups as plain values, in order: what adapters take. One without a trajectory gives none.
@@ -213,6 +224,7 @@ class Step:
             advantage: makes the advantages of each group, or all of them by job; None = none.
             overlong: shapes the rewards before the advantages.
             prompts: whether each has its prompt's row (`data`), which is read, too.
+            routed_experts: whether each has the experts that its tokens were routed to (`experts_of`), read from the store of blobs.
             missing: with `skip`, a member whose trajectory cannot be had gives no rollout.
 
         Raises:
@@ -221,7 +233,15 @@ class Step:
         """
         manifest = await self.manifest(missing=missing)
         return await take_rollouts(
-            manifest, self._bodies, shard=shard, advantage=advantage, overlong=overlong, prompts=prompts, missing=missing
+            manifest,
+            self._bodies,
+            shard=shard,
+            advantage=advantage,
+            overlong=overlong,
+            prompts=prompts,
+            routed_experts=routed_experts,
+            blobs=self._bodies.blobs,
+            missing=missing,
         )
 
     async def ack(self) -> None:

@@ -17,14 +17,17 @@ from functools import partial
 from hashlib import blake2b
 from typing import TypedDict
 
+from pipeline.blobs import BlobStore
 from pipeline.messages import F32
+from pipeline.requests import bounded_int
 from trainer_client.batches.advantages import GRPO, Advantage, Overlong
+from trainer_client.batches.experts import form_of
 from trainer_client.batches.loss_weights import LossMean, LossWeights
 from trainer_client.batches.manifest import Manifest, ManifestMember
 from trainer_client.batches.packed import PackedRows, packed
 from trainer_client.batches.padded import PaddedRows, padded
 from trainer_client.batches.partition import RowPlace, check_shard, plan
-from trainer_client.batches.reading import Bodies, Missing, read_rollouts
+from trainer_client.batches.reading import Bodies, Missing, check_reading, read_rollouts
 from trainer_client.batches.rollout import Rollout
 from trainer_client.batches.rows import BadTrajectory, Row, rows_of
 from trainer_client.batches.step_advantages import GivenAdvantages, advantages_of
@@ -48,6 +51,7 @@ class BatchHow(TypedDict, total=False):
     multiple_of: int
     keep_masked: bool
     prompts: bool
+    routed_experts: bool
     missing: Missing
 
 
@@ -118,6 +122,8 @@ async def batch_of(
     multiple_of: int = 1,
     keep_masked: bool = False,
     prompts: bool = False,
+    routed_experts: bool = False,
+    blobs: BlobStore | None = None,
     missing: Missing = "raise",
 ) -> Batch:
     """The share of one rank.
@@ -137,13 +143,19 @@ async def batch_of(
         multiple_of: padded rows are as long as the longest, rounded up to this.
         keep_masked: whether rows without a loss token are kept.
         prompts: whether rollouts have their prompt's row (`data`).
+        routed_experts: whether microbatches have `routed_experts` and `experts_mask`, read from `blobs`.
+        blobs: where workers keep them.
         missing: `raise`, or `skip` what cannot be had or must not be trained on, which is named in `batch.missing`.
 
     Raises:
         InvalidRequest: an argument does not fit.
         BodyMissing: a trajectory is gone: its step was acked.
-        DamagedBody, BadTrajectory: a trajectory cannot be read, or breaks what the record promises.
+        DamagedBody, BadTrajectory: a trajectory cannot be read, breaks what the record promises, or has no routed experts.
+        BlobError: those cannot be had.
     """
+    check_reading(manifest, missing)
+    bounded_int(pad_id, "pad_id", low=0, high=2**32 - 1)
+    bounded_int(multiple_of, "multiple_of", low=1, high=2**20)
     rank, world = check_shard(shard)
     advantages = advantages_of(manifest, advantage, overlong)
     totals = manifest.totals
@@ -151,7 +163,16 @@ async def batch_of(
     entries = manifest.entries
     shares = plan([_row_tokens(member, keep_masked=keep_masked) for _, member in entries], world, pack=pack, rows=rows)
     own = shares[rank]
-    found = await read_rollouts(manifest, bodies, places=own.rollouts, advantages=advantages, prompts=prompts, missing=missing)
+    found = await read_rollouts(
+        manifest,
+        bodies,
+        places=own.rollouts,
+        advantages=advantages,
+        prompts=prompts,
+        routed_experts=routed_experts,
+        blobs=blobs,
+        missing=missing,
+    )
     made: dict[tuple[int, int], Row] = {}
     lost = dict(found.missing)
     for place, rollout in found.rollouts.items():
@@ -165,6 +186,7 @@ async def batch_of(
             continue
         made |= {(place, row.number): row for row in its_rows}
         await asyncio.sleep(0)
+    form = form_of(made.values()) if routed_experts else None
     batches = [tuple(made[at] for row in batch if (at := (row.rollout, row.segment)) in made) for batch in own.microbatches]
     return Batch(
         run=manifest.run,
@@ -178,7 +200,9 @@ async def batch_of(
         oversized=tuple(row for batch in own.microbatches for row in batch if pack is not None and row.tokens > pack),
         missing=lost,
         rows=tuple(batches),
-        arrays=partial(packed, pad_id=pad_id) if pack is not None else partial(padded, pad_id=pad_id, multiple_of=multiple_of),
+        arrays=partial(packed, pad_id=pad_id, experts=form)
+        if pack is not None
+        else partial(padded, pad_id=pad_id, multiple_of=multiple_of, experts=form),
     )
 
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
+from pipeline.blobs import ExpertRows
 from pipeline.messages import F32
+from trainer_client.batches.experts import ExpertForm, laid_out
 from trainer_client.batches.planes import I64, Bool, planes
 from trainer_client.batches.rows import I32, Row
 
@@ -49,26 +52,35 @@ class PackedRows:
     weights: F32
     """float32, shape [T]; the loss of the step is the sum of token losses times these over all ranks. 0 where `loss_mask` is false."""
 
+    routed_experts: ExpertRows | None = None
+    """uint8 or uint16, shape [T, layers, top_k]; experts that each token was routed to, 0 where `experts_mask` is false. None where nobody
+    asked, and on a rank without a row."""
+    experts_mask: Bool | None = None
+    """bool, shape [T]; false on padding, the last token of a row, and an observation after its last turn."""
+
     @property
     def n_tokens(self) -> int:
         """Tokens of rows."""
         return sum(row.n_tokens for row in self.rows)
 
 
-def packed(rows: Sequence[Row], *, pad_id: int = 0) -> PackedRows:
+def packed(rows: Sequence[Row], *, pad_id: int = 0, experts: ExpertForm | None = None) -> PackedRows:
     """One line of rows.
 
     Args:
         rows: none gives a single padding token that has no loss.
         pad_id: that token.
+        experts: form of the rows' routed experts; None = those are left out.
     """
     lengths = [row.n_tokens for row in rows] or [1]
     cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=cu_seqlens[1:])
     total = int(cu_seqlens[-1])
     made = planes((total,), pad_id)
-    for r, row in enumerate(rows):
-        made.put((slice(int(cu_seqlens[r]), int(cu_seqlens[r + 1])),), row)
+    places = [(slice(int(start), int(end)),) for start, end in pairwise(cu_seqlens)][: len(rows)]
+    for place, row in zip(places, rows, strict=True):
+        made.put(place, row)
+    routed_experts, experts_mask = laid_out(rows, places, (total,), experts)
     return PackedRows(
         rows=tuple(rows),
         token_ids=made.token_ids,
@@ -83,6 +95,8 @@ def packed(rows: Sequence[Row], *, pad_id: int = 0) -> PackedRows:
         temperatures=made.temperatures,
         advantages=made.advantages,
         weights=made.weights,
+        routed_experts=routed_experts,
+        experts_mask=experts_mask,
     )
 
 

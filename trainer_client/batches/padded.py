@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.blobs import ExpertRows
 from pipeline.messages import F32
+from trainer_client.batches.experts import ExpertForm, laid_out
 from trainer_client.batches.planes import I64, Bool, planes
 from trainer_client.batches.rows import I32, Row
 
@@ -42,26 +44,35 @@ class PaddedRows:
     weights: F32
     """float32, shape [R, T]; the loss of the step is the sum of token losses times these over all ranks. 0 where `loss_mask` is false."""
 
+    routed_experts: ExpertRows | None = None
+    """uint8 or uint16, shape [R, T, layers, top_k]; experts that each token was routed to, 0 where `experts_mask` is false. None where
+    nobody asked, and on a rank without a row."""
+    experts_mask: Bool | None = None
+    """bool, shape [R, T]; false on padding, the last token of a row, and an observation after its last turn."""
+
     @property
     def n_tokens(self) -> int:
         """Tokens of rows, padding left out."""
         return sum(row.n_tokens for row in self.rows)
 
 
-def padded(rows: Sequence[Row], *, pad_id: int = 0, multiple_of: int = 1) -> PaddedRows:
+def padded(rows: Sequence[Row], *, pad_id: int = 0, multiple_of: int = 1, experts: ExpertForm | None = None) -> PaddedRows:
     """One rectangle of rows.
 
     Args:
         rows: none gives one row of a single padding token that has no loss.
         pad_id: token that stands after the end of a row.
         multiple_of: T is rounded up to it.
+        experts: form of the rows' routed experts; None = those are left out.
     """
     n_rows = max(1, len(rows))
     longest = max((row.n_tokens for row in rows), default=1)
     shape = (n_rows, -(-longest // multiple_of) * multiple_of)
     made = planes(shape, pad_id)
-    for r, row in enumerate(rows):
-        made.put((r, slice(row.n_tokens)), row)
+    places = [(r, slice(row.n_tokens)) for r, row in enumerate(rows)]
+    for place, row in zip(places, rows, strict=True):
+        made.put(place, row)
+    routed_experts, experts_mask = laid_out(rows, places, shape, experts)
     if not rows:
         made.attention_mask[0, 0] = True  # a row that attends to nothing is NaN in many models
     return PaddedRows(
@@ -76,6 +87,8 @@ def padded(rows: Sequence[Row], *, pad_id: int = 0, multiple_of: int = 1) -> Pad
         temperatures=made.temperatures,
         advantages=made.advantages,
         weights=made.weights,
+        routed_experts=routed_experts,
+        experts_mask=experts_mask,
     )
 
 

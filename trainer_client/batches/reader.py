@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Unpack
 
+from pipeline.blobs import BlobSettings, open_store
 from pipeline.redis_client import command_client
 from pipeline.requests import bounded_seconds
 from pipeline.settings import QueueSettings
@@ -45,7 +46,7 @@ class BodyReader:
 
     async def batch(self, manifest: Manifest, *, shard: tuple[int, int], **how: Unpack[BatchHow]) -> Batch:
         """The share of one rank as microbatches; see `batch_of` for the arguments and errors. All ranks must give the same ones."""
-        return await batch_of(manifest, self._bodies, shard=shard, **how)
+        return await batch_of(manifest, self._bodies, shard=shard, blobs=self._bodies.blobs, **how)
 
     async def rollouts(
         self,
@@ -55,11 +56,20 @@ class BodyReader:
         advantage: Advantage | GivenAdvantages | None = None,
         overlong: Overlong | None = None,
         prompts: bool = False,
+        routed_experts: bool = False,
         missing: Missing = "raise",
     ) -> list[Rollout]:
         """The share of one rank as plain values; see `Step.rollouts`."""
         return await take_rollouts(
-            manifest, self._bodies, shard=shard, advantage=advantage, overlong=overlong, prompts=prompts, missing=missing
+            manifest,
+            self._bodies,
+            shard=shard,
+            advantage=advantage,
+            overlong=overlong,
+            prompts=prompts,
+            routed_experts=routed_experts,
+            blobs=self._bodies.blobs,
+            missing=missing,
         )
 
 
@@ -78,7 +88,8 @@ class ReaderConnection:
             stack.push_async_callback(client.aclose)
             life = Lifetime(LABEL)
             stack.callback(life.close)
-            reader = BodyReader(BodyStore(client, Calls(Contact(LABEL, patience_s=self._patience_s), life)))
+            calls = Calls(Contact(LABEL, patience_s=self._patience_s), life)
+            reader = BodyReader(BodyStore(client, calls, open_store(BlobSettings.load(), settings.namespace)))
             self._stack = stack.pop_all()
             return reader
 

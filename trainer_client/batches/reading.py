@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
+from pipeline.blobs import BlobError, BlobStore
 from pipeline.codec import decode
 from pipeline.errors import DamagedBody, InvalidRequest, NewerMessage
 from pipeline.messages import Json, Prompt, Trajectory
 from pipeline.segment_sizes import sizes_of
 from pipeline.supervisor.loss_policy import Loss
 from trainer_client.batches.advantages import Advantage, Overlong
+from trainer_client.batches.experts import needed_store, with_experts
 from trainer_client.batches.manifest import Entry, Manifest, ManifestGroup, ManifestMember
 from trainer_client.batches.partition import check_shard, share_out
 from trainer_client.batches.rollout import Rollout
@@ -36,6 +38,18 @@ class Bodies(Protocol):
     async def fetch(self, keys: Sequence[str]) -> list[bytes | None]:
         """The bytes under each key, in order; None where there are none."""
         ...
+
+
+def check_reading(manifest: Manifest, missing: Missing) -> None:
+    """Whether it is a manifest, and what is to be done about what cannot be had.
+
+    Raises:
+        InvalidRequest
+    """
+    if not isinstance(manifest, Manifest):
+        raise InvalidRequest(f"expected a Manifest (of bytes: Manifest.from_bytes(raw)), got {type(manifest).__name__}", field="manifest")
+    if missing not in get_args(Missing):
+        raise InvalidRequest(f"expected raise or skip, got {missing!r}", field="missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +96,8 @@ async def read_rollouts(
     places: Sequence[int] | None = None,
     advantages: Sequence[float] | None = None,
     prompts: bool = False,
+    routed_experts: bool = False,
+    blobs: BlobStore | None = None,
     missing: Missing = "raise",
 ) -> Found:
     """Rollouts of a manifest.
@@ -90,13 +106,17 @@ async def read_rollouts(
         places: which, by place in `manifest.entries`; None = all.
         advantages: of all entries; None = nobody asked for any.
         prompts: whether to read the prompts, too.
+        routed_experts: whether to read those, too, from `blobs`.
         missing: see the head of the file.
 
     Raises:
         BodyMissing: a trajectory or a prompt is gone: the step was acked.
         DamagedBody, NewerMessage: bytes that are none.
-        BadTrajectory: it is not the one that the manifest tells of.
+        BadTrajectory: it is not the one that the manifest tells of, or has no routed experts.
+        BlobError: those cannot be had.
+        InvalidRequest: there is no store to read them from.
     """
+    store = needed_store(blobs) if routed_experts else None
     entries = manifest.entries
     wanted = [place for place in (range(len(entries)) if places is None else places) if entries[place][1].attempt]
     groups = list({entries[place][0].id: entries[place][0] for place in wanted}.values()) if prompts else []
@@ -110,14 +130,15 @@ async def read_rollouts(
         try:
             trajectory = _decoded(manifest, entries[place], raw)
             _check(group.job(member), member, trajectory)
-        except (BodyMissing, DamagedBody, NewerMessage, BadTrajectory) as error:
+            rollout = _rollout(
+                manifest, entries[place], trajectory, None if advantages is None else advantages[place], data.get(group.id, {})
+            )
+            rollouts[place] = rollout if store is None else await with_experts(rollout, store)
+        except (BodyMissing, DamagedBody, NewerMessage, BadTrajectory, BlobError) as error:
             if missing == "raise":
                 raise
             lost[group.job(member)] = str(error)
             continue
-        rollouts[place] = _rollout(
-            manifest, entries[place], trajectory, None if advantages is None else advantages[place], data.get(group.id, {})
-        )
         await asyncio.sleep(0)  # whatever else is on the loop, such as signs of life of the run
     return Found(rollouts, lost)
 
@@ -130,15 +151,27 @@ async def take_rollouts(
     advantage: Advantage | GivenAdvantages | None = None,
     overlong: Overlong | None = None,
     prompts: bool = False,
+    routed_experts: bool = False,
+    blobs: BlobStore | None = None,
     missing: Missing = "raise",
 ) -> list[Rollout]:
     """Rollouts of one rank's share of a manifest, in its order; see `Step.rollouts`."""
+    check_reading(manifest, missing)
     rank, world = check_shard(shard)
     if advantage is None and overlong is not None:
         raise InvalidRequest("expected an advantage beside it, since it shapes what those are made of", field="overlong")
     advantages = None if advantage is None else advantages_of(manifest, advantage, overlong)
     places = None if world == 1 else share_out(_shared_sizes(manifest), world)[rank]
-    found = await read_rollouts(manifest, bodies, places=places, advantages=advantages, prompts=prompts, missing=missing)
+    found = await read_rollouts(
+        manifest,
+        bodies,
+        places=places,
+        advantages=advantages,
+        prompts=prompts,
+        routed_experts=routed_experts,
+        blobs=blobs,
+        missing=missing,
+    )
     return list(found.rollouts.values())
 
 

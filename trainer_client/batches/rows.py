@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.blobs import ExpertRows
 from pipeline.errors import RollstreamError
 from pipeline.messages import F32, U8, U32, Segment
 from trainer_client.batches.rollout import Rollout
@@ -72,6 +73,12 @@ class Row:
     def loss_mask(self) -> U8:
         """uint8, shape [T]; 1 on what is trained."""
         return self.segment.loss_mask
+
+    @property
+    def experts(self) -> ExpertRows | None:
+        """uint8 or uint16, shape [N, layers, top_k]: experts of the first N tokens, N below T; None where rollouts were read without. The
+        last token never has any; `experts_of` gives T - 1 rows."""
+        return self.rollout.experts[self.number] if self.rollout.experts else None
 
     @property
     def logprobs(self) -> F32:

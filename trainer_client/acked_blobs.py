@@ -1,8 +1,8 @@
 """Deletes what acked jobs kept beside their records.
 
-The ack is Redis's to carry out: it leaves what has not ended. So afterwards Redis is asked which of the acked jobs it does not know any more,
-and those are deleted, many in few calls and in a thread. Whatever is missed, since a trainer died in between or Redis was away, is swept
-(`pipeline/blob_sweep.py`).
+The ack is Redis's to carry out: it leaves what has not ended. So afterwards Redis is asked which of the acked jobs it does not know any
+more, and those are deleted, many in few calls and in a thread. Whatever is missed, since a trainer died in between or Redis was away, is
+swept (`pipeline/blob_sweep.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Invariants
     - A token is compared whole, in constant time, against every known one; which of them it was is told by nothing but the role.
     - A file is read again when it has changed, so tokens are changed without a restart. One that cannot be read any more lets nobody in.
-    - Without token files everybody who reaches the gateway may do everything, and what reaches it is this machine; a page in a browser here
-      does too, so requests with a foreign `Host` or `Origin` are refused.
+    - Without token files everybody who reaches the gateway may do everything, and what reaches it is this machine. A page in a browser
+      here does too, so requests with a foreign `Host` are refused; with a foreign `Origin` they are in any case, since browsers keep
+      passwords.
 """
 
 from __future__ import annotations
@@ -129,9 +130,9 @@ class Guard:
         Raises:
             Refusal: 401 without a known token, 403 with one of a role that may not.
         """
+        if self.pages_may_reach_it:
+            _refuse_web_pages(headers, needs_own_host=not self.files)
         if not self.files:
-            if self.pages_may_reach_it:
-                _refuse_web_pages(headers)
             return
         if asked is Access.OPEN:
             return
@@ -172,18 +173,19 @@ def token_in(authorization: str) -> bytes | None:
     return None
 
 
-def _refuse_web_pages(headers: Mapping[str, str]) -> None:
-    """A page that a browser on this machine shows can reach loopback: it cannot leave these headers out or bend them."""
+def _refuse_web_pages(headers: Mapping[str, str], *, needs_own_host: bool) -> None:
+    """A page that a browser shows can reach what the browser reaches, with the password that it keeps: it cannot leave these headers out
+    or bend them."""
     host = _host_of(f"//{headers.get('Host', '')}")
-    if host and host not in LOOPBACK:
+    if needs_own_host and host and host not in LOOPBACK:
         raise Refusal(
             403,
             "foreign_host",
             f"without token files the gateway takes requests for this machine only (Host: 127.0.0.1), got {host[:80]!r}",
         )
     origin = headers.get("Origin")
-    if origin is not None and _host_of(origin) not in LOOPBACK:
-        raise Refusal(403, "foreign_origin", "without token files the gateway takes no request that a web page sent: give it token files")
+    if origin is not None and _host_of(origin) not in {host, *LOOPBACK} - {""}:
+        raise Refusal(403, "foreign_origin", "the gateway takes no request that a web page of another site sent: send it from a program")
 
 
 def _host_of(url: str) -> str:

@@ -187,6 +187,19 @@ def test_pages_of_others_are_kept_out_without_tokens(headers: dict[str, str], pa
     assert error.value.status == 403
 
 
+def test_a_page_of_another_site_gets_no_use_of_a_password_that_a_browser_keeps(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("trainer-0123456789abcdef\n")
+    guard = Guard.of(GatewaySettings(host="0.0.0.0", trainer_token_file=tmp_path / "t"))
+    headers = {"Host": "node7:8006", "Authorization": "Basic " + base64.b64encode(b"a:trainer-0123456789abcdef").decode()}
+
+    guard.check(Access.TRAINER, headers)
+    guard.check(Access.TRAINER, {**headers, "Origin": "http://node7:8006"})
+    for origin in ("http://evil.example", "null", "http://node7.evil.example"):
+        with pytest.raises(Refusal) as error:
+            guard.check(Access.TRAINER, {**headers, "Origin": origin})
+        assert error.value.error == "foreign_origin"
+
+
 def test_positions_and_kinds_are_checked() -> None:
     assert (position_of("0"), position_of("17-3"), kinds_of(""), kinds_of("job,step")) == ("0-0", "17-3", KINDS, ("job", "step"))
     for wrong in ("", "-", "17", "1-2\n", "+", "(17-3", "1" * 30 + "-0"):

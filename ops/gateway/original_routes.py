@@ -90,7 +90,7 @@ class OriginalRoutes:
                 "running": True,
                 "jobs": jobs,
                 **{stage.value: look.running for stage, look in stages.items()},
-                "run": gateway.run.id,
+                "run_id": gateway.run.id,
                 "workers": {stage.value: look.workers for stage, look in stages.items()},
                 "kept_results": len(gateway.work.kept),
             }

@@ -52,6 +52,8 @@ async def test_a_step_of_the_original_s_trainer(service: Service, fleet: str) ->
     status = await service.client.get("/status")
     assert set(status.body) >= {"status", "pending_jobs", "total", *(f"{s}_queue" for s in STAGES), *(f"active_{s}" for s in STAGES)}
     assert set(status.body) >= {"running", "jobs", *STAGES}
+    counts = ["pending_jobs", "total", "jobs", *STAGES, *(f"{s}_queue" for s in STAGES), *(f"active_{s}" for s in STAGES)]
+    assert [status.body[name] for name in counts] == [0] * len(counts)  # all have ended
     assert (await service.client.post("/stop")).status == 200
     assert (await service.client.get("/status")).status == 503
 

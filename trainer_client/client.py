@@ -114,7 +114,7 @@ class Run:
             life=self._life,
             why_waiting=self._reasons.of_job,
         )
-        self._version = PolicyVersion(run, incarnation, self._trainer_scripts, self._calls)
+        self._version = PolicyVersion(run, incarnation, progress, self._trainer_scripts, self._calls)
         self.servers = Servers(settings, client, self._calls, run)
         """The model servers of the run."""
         self._updates = Updates(

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import orjson
 
+from pipeline.errors import BrokerUnreachable
 from pipeline.keys import Keys, shard_of
 from pipeline.layout import check_layout
 from pipeline.redis_client import AsyncClient, ask, command_client
@@ -64,6 +66,21 @@ class Connection:
             self._stack = stack.pop_all()
             return run
 
+    if not TYPE_CHECKING:  # a checker says it better
+
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(f"connect() has no {name!r}: enter it first, `async with connect(...) as run:`, and use `run`")
+
+        def __await__(self) -> object:
+            raise TypeError("connect() is entered, not awaited: `async with connect(...) as run:`")
+
+        def __enter__(self) -> object:
+            raise TypeError(
+                "connect() wants `async with connect(...) as run:`; without an event loop: `with connect_blocking(...) as run:`"
+            )
+
+        def __exit__(self, *_: object) -> None: ...
+
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._stack.aclose()
 
@@ -72,7 +89,10 @@ class Connection:
         asked = None if self._resume is None else Progress.from_state(self._resume, self._run)
         keys = Keys.of_shard(settings.namespace, shard_of(self._run, settings.shards))
         contact = Contact(self._run, patience_s=self._patience_s)
-        await contact.reach(lambda: check_layout(client, settings))
+        try:
+            await contact.reach(lambda: check_layout(client, settings))
+        except BrokerUnreachable as error:
+            raise no_contact(error, settings) from error
         scripts, nonce = Scripts(client, keys), new_nonce()
         incarnation = await contact.reach(
             lambda: scripts.connect_run(
@@ -84,24 +104,39 @@ class Connection:
                 quota=self._quota,
             )
         )
-        saved = await contact.reach(lambda: ask(client, "HGET", keys.run(self._run), "trainer"))
+        saved, was = await contact.reach(lambda: ask(client, "HMGET", keys.run(self._run), "trainer", "ver.was"))
         stands = Progress.from_state(orjson.loads(saved), self._run) if saved else None
-        progress, went_back = _where(asked, stands, self._run, incarnation)
+        progress, went_back = _where(asked, stands, self._run, incarnation, newest=int(was) if was else None)
         run = Run(settings, self._run, incarnation, progress, went_back=went_back, client=client, patience_s=self._patience_s)
         await run.save_state()
         log.info("run_connected", run=self._run, incarnation=incarnation, next_step=progress.next_step, went_back=went_back)
         return run
 
 
-def _where(asked: Progress | None, stands: Progress | None, run: str, incarnation: int) -> tuple[Progress, bool]:
-    """Where a trainer begins, and whether it goes back."""
+def no_contact(error: BrokerUnreachable, settings: QueueSettings) -> BrokerUnreachable:
+    """The same, of a client that never had contact: where it looked, and what to do."""
+    from pipeline.logs import redact_text  # structlog with it, which takes its time
+
+    return BrokerUnreachable(
+        f"no Redis answers at {redact_text(settings.redis_url)} ({error}): start it, or name another, with connect(url) or "
+        "ROLLSTREAM_REDIS_URL"
+    )
+
+
+def _where(asked: Progress | None, stands: Progress | None, run: str, incarnation: int, *, newest: int | None) -> tuple[Progress, bool]:
+    """Where a trainer begins, and whether it goes back.
+
+    Args:
+        newest: number of the version that a trainer of the run set last.
+    """
     if asked is None:
         return stands or Progress(run=run), False
     if stands is None:
         # a new server: no history but the checkpoint's, and incarnations that begin at 1 again
         asked.base = 0
         return asked, False
-    if asked.token == stands.token:
+    has_newest = asked.version is None or newest is None or newest <= asked.version
+    if asked.token == stands.token and has_newest:
         # the trainer may have gone back to this very point since the checkpoint was written
         asked.base = stands.base
         return asked, False

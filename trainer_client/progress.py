@@ -2,6 +2,8 @@
 
 - `token` names a point in the history of a run: it changes with every ack of a step. A trainer that resumes with the token that stands in
   Redis goes on; one with any other goes back, and what came after its checkpoint happens again.
+- A trainer that resumes with that token, but from weights older than those that were set last, goes back as well: it died between an update
+  and the ack of its step, and what the lost weights have sampled since then is nobody's.
 - `base` is the incarnation in which the trainer went back last. What a prompt's mark says an earlier one did with it did not happen.
 - A prompt is outstanding from just before its push until a step is acked to which a group of it was accounted that settled it: a cancelled
   or dropped group does not, since its prompt is drawn again.
@@ -53,6 +55,8 @@ class RunState(Request):
     token: str = Field(min_length=1, max_length=64)
     base: int = Field(default=0, ge=0)
     next_step: int | None = Field(default=None, ge=0)
+    version: int | None = Field(default=None, ge=0)
+    """Number of the policy version that was set last."""
     feed: FeedState | None = None
 
 
@@ -102,6 +106,8 @@ class Progress:
     base: int = 0
     next_step: int | None = None
     """The step after the last one that was acked; None before the first."""
+    version: int | None = None
+    """Number of the policy version that was set last; None = none was."""
     feed: FeedProgress | None = None
 
     def begin_feed(self, asked: FeedProgress) -> FeedProgress:
@@ -146,6 +152,7 @@ class Progress:
             "token": self.token,
             "base": self.base,
             "next_step": self.next_step,
+            "version": self.version,
             "feed": feed
             and {
                 "epochs": feed.epochs,
@@ -176,10 +183,12 @@ class Progress:
         try:
             found = RunState.parse(state)
         except InvalidRequest as error:
-            raise InvalidRequest(f"expected what run.state_dict() returned: {error}", field="resume") from None
+            inside = next((name for name, part in state.items() if _is_state(part)), None) if isinstance(state, Mapping) else None
+            hint = f"; it is in this map: pass checkpoint[{inside!r}]" if inside is not None else ""
+            raise InvalidRequest(f"expected what run.state_dict() returned: {error}{hint}", field="resume") from None
         if found.run != run:
             raise InvalidRequest(f"expected the state of run {run!r}, got that of run {found.run!r}", field="resume")
-        progress = cls(run=run, token=found.token, base=found.base, next_step=found.next_step)
+        progress = cls(run=run, token=found.token, base=found.base, next_step=found.next_step, version=found.version)
         if found.feed is not None:
             bad = next((prompt for prompt in found.feed.outstanding if not PROMPT_ID.match(prompt)), None)
             if bad is not None:
@@ -194,3 +203,7 @@ class Progress:
                 settled_ahead=dict.fromkeys(found.feed.settled_ahead),
             )
         return progress
+
+
+def _is_state(value: object) -> bool:
+    return isinstance(value, Mapping) and {"schema_version", "token"} <= value.keys()

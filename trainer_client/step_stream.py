@@ -137,7 +137,15 @@ class StepStream:
         while True:
             try:
                 return await self._calls.make_if_open(
-                    self._scripts.open_step, self._run, self._incarnation, index, request.spec(), template, template_id(body), body
+                    self._scripts.open_step,
+                    self._run,
+                    self._incarnation,
+                    index,
+                    request.spec(),
+                    template,
+                    template_id(body),
+                    body,
+                    base=self._progress.base,
                 )
             except QueueFull as error:
                 await self._life.pause(error.retry_after_s)

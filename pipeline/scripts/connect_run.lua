@@ -5,7 +5,7 @@
 -- Returns {incarnation}.
 local run, nonce = ARGV[1], ARGV[2]
 local rk = run_key(run)
-local r = hash(rk, 'inc', 'nonce', 'cx')
+local r = hash(rk, 'inc', 'nonce', 'cx', 'ver')
 if r.nonce ~= nonce then
   call('HINCRBY', rk, 'inc', 1)
   call('HSET', rk, 'st', 'open', 'nonce', nonce, 'ttl_ms', ARGV[3], 'gone_ms', ARGV[6])
@@ -13,7 +13,8 @@ if r.nonce ~= nonce then
   if ARGV[5] ~= '' then call('HSET', rk, 'quota', ARGV[5]) else call('HSETNX', rk, 'quota', 0) end
   call('HSETNX', rk, 'rev', 0)
   call('HSETNX', rk, 'created', NOW)
-  -- what its servers hold is not known before its trainer says so
+  -- what its servers hold is not known before its trainer says so; the one before may have set a version that its successor has no weights of
+  if r.ver then call('HSET', rk, 'ver.was', r.ver) end
   call('HDEL', rk, 'ver')
   -- it may have mended what broke its groups
   call('HDEL', rk, 'broken', 'broken.t')

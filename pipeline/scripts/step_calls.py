@@ -106,8 +106,13 @@ class StepScripts:
         template: JobTemplate,
         template_id: str,
         template_body: bytes = b"",
+        *,
+        base: int = 0,
     ) -> StepState:
         """Asks for a step: `opened`, or how it stands when it was opened before.
+
+        Args:
+            base: incarnation in which the trainer went back last; what was opened before that did not happen.
 
         Raises:
             InvalidRequest: a negative index, or a policy that no living supervisor knows.
@@ -116,7 +121,7 @@ class StepScripts:
         if index < 0:
             raise InvalidRequest(f"expected 0 or more, got {index}", field="step")
         check_policy(spec.policy, spec.policy_args)
-        args: list[Arg] = [run, incarnation, index, template_id, template_body or encode(template), int(template.wall_s * 1000)]
+        args: list[Arg] = [run, incarnation, index, template_id, template_body or encode(template), int(template.wall_s * 1000), base]
         fields: dict[str, Arg] = {
             **spec.fields(),
             "task": template.task,

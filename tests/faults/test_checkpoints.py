@@ -14,7 +14,6 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,25 +64,28 @@ async def test_killed_anywhere_each_prompt_is_trained_once_and_by_no_lost_policy
         assert last.exit_code == 0, log_tail(last.log)
 
     checkpoint = json.loads((tmp_path / "checkpoint.json").read_text())
-    check(checkpoint["trained"], f"seed {seed}, diary {[' '.join(line) for line in diary.lines()]}")
+    began = {int(life): int(steps) for _, life, steps in diary.lines("connected")}
+    check(checkpoint["trained"], began, f"seed {seed}, diary {[' '.join(line) for line in diary.lines()]}")
 
 
-def check(trained: list[dict[str, Any]], how: str) -> None:
-    """The history of the last checkpoint."""
+def check(trained: list[dict[str, Any]], began: dict[int, int], how: str) -> None:
+    """The history of the last checkpoint.
+
+    A version `<incarnation>.<number>` is of it when that incarnation trained step `number` of it, or began with the weights of after it.
+
+    Args:
+        began: of each incarnation, how many steps the weights were trained that it began with.
+    """
     assert [step["step"] for step in trained] == list(range(1, len(trained) + 1)), how
     prompts = Counter(prompt for step in trained for prompt in step["prompts"])
     assert prompts == {f"e0-{row}": 1 for row in range(STEPS * GROUPS)}, how
     by = {step["step"]: step["incarnation"] for step in trained}
     assert list(by.values()) == sorted(by.values()), how
     for step in trained:
-        allowed = {f"{by[earlier]}.{number}" for number in range(step["step"]) for earlier in followers(number, by)}
+        allowed = {f"{life}.{number}" for life, number in began.items() if number == 0 or by[number] < life}
+        allowed |= {f"{by[number]}.{number}" for number in range(1, step["step"])}
         assert set(step["versions"]) <= allowed, f"step {step} has tokens of a lost history; {how}"
         assert len({version.partition(".")[0] for version in step["versions"]}) == 1, f"step {step} mixes incarnations; {how}"
-
-
-def followers(number: int, by: dict[int, int]) -> Iterable[int]:
-    """Steps whose incarnations had weights that were trained `number` steps: the one that trained the last of these, and the next."""
-    return [step for step in (number, number + 1) if step in by]
 
 
 def begin(children: ChildProcesses, life: int, folder: Path) -> Child:

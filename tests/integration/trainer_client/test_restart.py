@@ -130,6 +130,37 @@ async def test_prompts_that_are_acked_before_the_feed_has_come_to_them_are_done_
     assert counts(history) == Counter({f"e0-{i}": 1 for i in range(24)})
 
 
+async def test_tokens_of_an_update_that_was_lost_before_the_ack_are_trained_by_nobody(
+    settings: QueueSettings, supervisor: Supervisor, pump: Pump
+) -> None:
+    """A trainer updates its servers and dies before it acks the step. The next one has the weights of before the update, and would find
+    a step that was sampled by those of after it: a policy that nobody has any more."""
+    sampled_by = "1.0"
+    pump.version_of = lambda _: sampled_by
+    async with connect(settings, run=RUN) as run:
+        await run.set_policy_version(0)
+        checkpoint = run.state_dict()
+        run.feed(ROWS)
+        await take(run, 1, ack=False)
+        await run.set_policy_version(1)
+        sampled_by = "1.1"
+        await take(run, 3, ack=False)  # up to two steps behind the one that was trained
+
+    sampled_by = "2.0"
+    async with connect(settings, run=RUN, resume=checkpoint) as run:
+        await run.set_policy_version(0)
+        run.feed(ROWS)
+        versions = set()
+        history = {}
+        async for step in run.steps(SPEC, timeout_s=20):
+            history[step.index] = prompts(step)
+            versions |= {version for group in step.groups for version in (group.record.first_version, group.record.last_version)}
+            await step.ack()
+
+    assert versions == {"2.0"}
+    assert counts(history) == Counter({f"e0-{i}": 1 for i in range(24)})
+
+
 async def test_a_restart_after_going_back_and_no_checkpoint_goes_on_there(
     settings: QueueSettings, supervisor: Supervisor, pump: Pump
 ) -> None:

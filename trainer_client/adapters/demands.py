@@ -1,4 +1,4 @@
-"""What several trainers ask of rollouts: an advantage each, or one row a trajectory and n of them a group."""
+"""What several trainers ask of rollouts: an advantage each; one row a trajectory and n of them a group; routed experts of all or none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 
 from pipeline.errors import InvalidRequest
 from pipeline.messages import StopReason
+from trainer_client.batches.experts import form_of
 from trainer_client.batches.rollout import Rollout
 from trainer_client.batches.rows import Row, rows_of
 
@@ -70,6 +71,16 @@ def one_row_each(rollouts: Sequence[Rollout], *, n: int, several: Several, train
     return found
 
 
+def have_experts(rows: Sequence[Row]) -> bool:
+    """Whether rows were read with the experts that their tokens were routed to.
+
+    Raises:
+        InvalidRequest: some were and some were not.
+        BadTrajectory: they are of two models.
+    """
+    return any(row.experts is not None for row in rows) and form_of(rows) is not None
+
+
 def complete_groups(rollouts: Sequence[Rollout], *, n: int) -> list[Rollout]:
     """The rollouts of those groups that have n members here, each of which sampled something; the others are left out whole."""
     found = []
@@ -85,4 +96,4 @@ def _refused(trainer: str, n: int, what: str, instead: str) -> InvalidRequest:
     return InvalidRequest(f"{asked}, but {what}: {instead}", field="rollouts")
 
 
-__all__ = ["Several", "advantage_of", "complete_groups", "finish_reason", "one_row_each", "was_cut_off"]
+__all__ = ["Several", "advantage_of", "complete_groups", "finish_reason", "have_experts", "one_row_each", "was_cut_off"]

@@ -9,7 +9,10 @@ NeMo RL compares rows that have the same prompt. In a record the completions of 
 train batch takes any rollouts: all rows of a group have the prompt of its first in `prompt_ids_for_adv`. Where trajectories have several
 rows its own statistics would count those, so `advantages=True` brings ours.
 
-Legend for array shapes: N rows, T tokens of the longest, P tokens of the longest prompt.
+Where rollouts were read with routed experts, each message and the batch have `routed_experts`; -1 stands where none are known, as NeMo RL
+has it: on the last token of a row, on an observation at its end, and behind its end.
+
+Legend for array shapes: N rows, T tokens of the longest, P tokens of the longest prompt, L layers, K experts a token.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InvalidRequest
-from trainer_client.adapters.demands import advantage_of, was_cut_off
+from trainer_client.adapters.demands import advantage_of, have_experts, was_cut_off
 from trainer_client.adapters.trl import group_number
+from trainer_client.batches.experts import known_experts
 from trainer_client.batches.rollout import Rollout
 from trainer_client.batches.rows import Row, all_rows, rows_of
 
@@ -41,13 +45,14 @@ def message_log(row: Row, *, decode: Decode | None = None) -> list[Message]:
     """The messages of one row, which follow on one another without a gap.
 
     Each has `role` (`user` before the first sampled token, then `assistant` and `environment`), `content`, and `token_ids`, int64; of what
-    is trained also `generation_logprobs`, float32.
+    is trained also `generation_logprobs`, float32; with routed experts `routed_experts`, int32, shape [tokens, L, K].
 
     Args:
         decode: for `content`, which NeMo RL logs and does not train; None = no text.
     """
     ids = row.token_ids.astype(np.int64)
     logprobs = row.logprobs
+    experts = None if row.experts is None else _experts(row, row.n_tokens)
     found = []
     for start, end in _runs(row):
         sampled = bool(row.sampled_mask[start])
@@ -56,6 +61,8 @@ def message_log(row: Row, *, decode: Decode | None = None) -> list[Message]:
         message: Message = {"role": role, "content": text, "token_ids": ids[start:end]}
         if row.loss_mask[start]:
             message["generation_logprobs"] = logprobs[start:end]
+        if experts is not None:
+            message["routed_experts"] = experts[start:end]
         found.append(message)
     return found
 
@@ -139,7 +146,8 @@ class TrainFields:
     batch: Mapping[str, NDArray[Any]]
     """`input_ids` int64 [N, T], padded on the right; `input_lengths` int32 [N]; `token_mask` int64 [N, T], 1 on what is trained;
     `generation_logprobs` float32 [N, T], 0 elsewhere; `sample_mask` float32 [N], 1; `mask_sample` and `truncated` bool [N];
-    `prompt_ids_for_adv` int64 [N, P], equal in a group; `total_reward` float32 [N]; with advantages, `advantages` float32 [N, T]."""
+    `prompt_ids_for_adv` int64 [N, P], equal in a group; `total_reward` float32 [N]; with advantages, `advantages` float32 [N, T];
+    with routed experts, `routed_experts` int32 [N, T, L, K]."""
     sample_ids: list[str]
     """`<group>_g<member>`, of a trajectory's further rows with `_t<row>` behind it."""
     weight_versions: list[int]
@@ -196,7 +204,17 @@ def train_fields(rollouts: Sequence[Rollout], *, pad_id: int = 0, advantages: bo
         batch["prompt_ids_for_adv"][at, : len(prompt)] = prompt
         if advantages:
             row.fill_advantages(batch["advantages"][at, :tokens])
+    if have_experts(rows):
+        batch["routed_experts"] = np.stack([_experts(row, shape[1]) for row in rows])
     return TrainFields(batch=batch, sample_ids=list(_sample_ids(rollouts)), weight_versions=[_oldest(row) for row in rows])
+
+
+def _experts(row: Row, tokens: int) -> NDArray[Any]:
+    """Shape [tokens, L, K]; -1 where none are known."""
+    known = known_experts(row)
+    found = np.full((tokens, *known.shape[1:]), -1, np.int32)
+    found[: len(known)] = known
+    return found
 
 
 def _runs(row: Row) -> Iterator[tuple[int, int]]:

@@ -6,6 +6,8 @@ together, and a group may be short: SkyRL takes the reward of a group from each 
 its trajectory, as is meant here. Without it there is one row a prompt, and every group has n.
 
 A trajectory without a sampled token gives no row, so SkyRL's baseline does not know of it.
+
+Where rollouts were read with routed experts each row has those of all tokens but its last, in the dtypes that SkyRL takes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from trainer_client.adapters.demands import Several, finish_reason, one_row_each
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer_client.adapters.demands import Several, finish_reason, have_experts, one_row_each
+from trainer_client.batches.experts import experts_of
 from trainer_client.batches.rollout import Rollout
 from trainer_client.batches.rows import Row, rows_of
 
@@ -72,7 +78,7 @@ def output_fields(
             "llm": [sum(turn.model_s for turn in row.rollout.trajectory.turns) for row in rows],
             "env": [sum(turn.tools_s for turn in row.rollout.trajectory.turns) for row in rows],
         },
-        "rollout_expert_indices": None,
+        "rollout_expert_indices": [_experts(row) for row in rows] if have_experts(rows) else None,
         "rollout_sample_support": None,
         "is_last_step": last if n is None else None,
         "env_metrics": [dict(row.rollout.components) for row in rows],
@@ -88,6 +94,12 @@ def uids(rollouts: Sequence[Rollout]) -> list[str]:
 
 def _id(row: Row) -> dict[str, Any]:
     return {"instance_id": row.rollout.group, "repetition_id": row.rollout.member}
+
+
+def _experts(row: Row) -> NDArray[Any]:
+    """Shape [T - 1, layers, top_k]. SkyRL knows no uint16."""
+    found = experts_of(row)
+    return found if found.dtype == np.uint8 else found.astype(np.int16 if not found.size or found.max() < 2**15 else np.int32)
 
 
 def _run_seconds(rows: Sequence[Row]) -> list[float] | None:

@@ -7,6 +7,8 @@ and logprobs have an entry a token of the response, which begins with the first 
 slime takes the statistics of a group from every `n_samples_per_prompt` samples, and where their number is another it takes all samples of a
 step for one group. So `samples` takes one segment a trajectory and complete groups, and refuses the rest. `trained` has advantages in
 place of rewards, for `--disable-rewards-normalization`, and takes anything.
+
+Where rollouts were read with routed experts a sample has those of all tokens but its last, as slime asks.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from trainer_client.adapters.demands import Several, advantage_of, one_row_each, was_cut_off
+import numpy as np
+
+from trainer_client.adapters.demands import Several, advantage_of, have_experts, one_row_each, was_cut_off
+from trainer_client.batches.experts import experts_of
 from trainer_client.batches.rollout import Rollout
 from trainer_client.batches.rows import Row, rows_of
 
@@ -42,8 +47,8 @@ def sample_fields(
 ) -> list[list[dict[str, Any]]]:
     """What the samples of each group have, as plain lists; `status` is the text of slime's.
 
-    `loss_mask` is 1 on what is trained, `rollout_log_probs` are 0 where nothing was sampled. The components of the reward and the id of the
-    job are in `metadata`.
+    `loss_mask` is 1 on what is trained, `rollout_log_probs` are 0 where nothing was sampled; `rollout_routed_experts` is an array, int32,
+    shape [T - 1, layers, top_k], or None. The components of the reward and the id of the job are in `metadata`.
 
     Args:
         rollouts: the members of a group stand together.
@@ -78,6 +83,7 @@ def _prompt_tokens(row: Row) -> int:
 
 
 def _groups(rows: Sequence[tuple[Row, float]], decode: Decode | None) -> list[list[dict[str, Any]]]:
+    have_experts([row for row, _ in rows])  # all or none
     found: list[list[dict[str, Any]]] = []
     index = 0
     trajectories: dict[str, int] = {}
@@ -105,6 +111,7 @@ def _fields(row: Row, reward: float, decode: Decode | None) -> dict[str, Any]:
         "loss_mask": row.loss_mask[at:].tolist(),
         "weight_versions": [span.version for span in row.segment.versions],
         "rollout_log_probs": row.logprobs[at:].tolist(),
+        "rollout_routed_experts": None if row.experts is None else experts_of(row).astype(np.int32),
         "status": "truncated" if was_cut_off(rollout) else "completed",
         "metadata": {"job": rollout.job, "reward": rollout.reward, **rollout.components},
     }

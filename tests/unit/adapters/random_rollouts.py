@@ -8,11 +8,13 @@ that differ; prompts that are empty; ids that need more than 16 bits.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
+from pipeline.blobs import expert_rows
 from pipeline.messages import ChatMessage, Outcome, Sampling, Segment, StopReason, Trajectory, Turn, VersionSpan
 from pipeline.supervisor.loss_policy import DEFAULT_LOSS, Loss
 from pipeline.testing.builders import a_turn
@@ -50,6 +52,20 @@ def single_rows() -> list[Rollout]:
     for rollout in drawn_rollouts():
         if len(rollout.trajectory.segments) == 1:
             found.append(replace(rollout, group=rollout.job, group_size=1))
+    return found
+
+
+def routed(rollouts: Sequence[Rollout], *, experts: int = 512, layers: int = 2, top_k: int = 3) -> list[Rollout]:
+    """Rollouts with experts of at least all tokens before the last sampled one; numbers of more than 256 need 16 bits."""
+    draw = np.random.default_rng(0)
+    found = []
+    for rollout in rollouts:
+        arrays = []
+        for segment in rollout.trajectory.segments:
+            known = int(np.flatnonzero(segment.sampled_mask)[-1])
+            rows = int(draw.integers(known, len(segment.token_ids)))
+            arrays.append(expert_rows(draw.integers(0, experts, (rows, layers, top_k)), experts))
+        found.append(replace(rollout, experts=tuple(arrays)))
     return found
 
 
@@ -151,4 +167,4 @@ def _masked(trajectory: Trajectory) -> Trajectory:
     )
 
 
-__all__ = ["N", "drawn_rollouts", "random_rollouts", "single_rows"]
+__all__ = ["N", "drawn_rollouts", "random_rollouts", "routed", "single_rows"]

@@ -166,8 +166,14 @@ READ: dict[str, dict[str, Any]] = {
     },
     "nemo_rl.message": {
         "version": f"{NEMO_RL} 032482d677c0 nemo_rl/data/llm_message_utils.py",
-        "fields": {"role": "str", "content": "str", "token_ids": "int64 [T]", "generation_logprobs": "float32 [T]"},
-        "optional": ["generation_logprobs"],
+        "fields": {
+            "role": "str",
+            "content": "str",
+            "token_ids": "int64 [T]",
+            "generation_logprobs": "float32 [T]",
+            "routed_experts": "int32 [T, L, K]",
+        },
+        "optional": ["generation_logprobs", "routed_experts"],
     },
     "nemo_rl.train_batch": {
         "version": f"{NEMO_RL} 07074bc608e5 nemo_rl/experience/payload.py",
@@ -182,7 +188,7 @@ READ: dict[str, dict[str, Any]] = {
             "truncated": "bool [N]",
             "total_reward": "float32 [N]",
             "advantages": "float32 [N, T]",
-            "routed_experts": "integer [N, T, layers, topk]",
+            "routed_experts": "int32 [N, T, L, K]",
         },
         "optional": ["advantages", "routed_experts"],
     },

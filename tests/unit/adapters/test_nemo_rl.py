@@ -14,8 +14,9 @@ import pytest
 from pipeline.errors import InvalidRequest
 from pipeline.messages import Trajectory
 from tests.unit.adapters.contracts import check_arrays, check_fields
-from tests.unit.adapters.random_rollouts import drawn_rollouts, single_rows
+from tests.unit.adapters.random_rollouts import drawn_rollouts, routed, single_rows
 from trainer_client.adapters.nemo_rl import datum_specs, message_log, prompt_group_records, record_fields, train_batch, train_fields
+from trainer_client.batches.experts import known_experts
 from trainer_client.batches.rollout import Rollout
 from trainer_client.batches.rows import BadTrajectory, all_rows, rows_of
 
@@ -137,6 +138,23 @@ def test_datums_of_what_is_masked_have_no_loss() -> None:
         assert spec["length"] == sum(len(message["token_ids"]) for message in spec["message_log"])
         assert spec["loss_multiplier"] == float(row.loss_mask.any())
     assert {spec["loss_multiplier"] for spec in found} == {0.0, 1.0}
+
+
+def test_experts_are_minus_one_where_none_are_known() -> None:
+    """The last token of a row never went through the model; NeMo RL lets its own router decide where it finds -1."""
+    rollouts = routed(ROLLOUTS[:12])
+    rows = list(all_rows(rollouts))
+
+    batch = train_fields(rollouts).batch
+
+    check_arrays("nemo_rl.train_batch", batch, N=len(rows), T=max(row.n_tokens for row in rows), L=2, K=3)
+    for found, row in zip(batch["routed_experts"], rows, strict=True):
+        known = known_experts(row)
+        np.testing.assert_array_equal(found[: len(known)], known)
+        assert (found[len(known) :] == -1).all()
+        assert (found[row.n_tokens - 1 :] == -1).all()
+        log = message_log(row)
+        np.testing.assert_array_equal(np.concatenate([message["routed_experts"] for message in log]), found[: row.n_tokens])
 
 
 def test_nothing_sampled_is_no_row_and_bad_logprobs_are_refused() -> None:

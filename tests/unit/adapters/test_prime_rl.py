@@ -9,8 +9,9 @@ import pytest
 
 from pipeline.errors import InvalidRequest
 from tests.unit.adapters.contracts import check_fields
-from tests.unit.adapters.random_rollouts import drawn_rollouts
+from tests.unit.adapters.random_rollouts import drawn_rollouts, routed
 from trainer_client.adapters.prime_rl import sample_fields, training_samples
+from trainer_client.batches.experts import experts_of
 from trainer_client.batches.rows import BadTrajectory, all_rows
 
 ROLLOUTS = drawn_rollouts()
@@ -40,6 +41,18 @@ def test_a_first_token_is_not_trained() -> None:
 
     assert first
     assert not any(found[at]["mask"][0] or found[at]["advantages"][0] for at in first)
+
+
+def test_experts_have_a_row_a_token_and_16_bits_where_there_are_more_than_256() -> None:
+    """Engines give a row less than tokens, and one byte a number wraps around without a word."""
+    for experts, dtype in ((256, "uint8"), (512, "uint16")):
+        rollouts = routed(ROLLOUTS[:12], experts=experts)
+        for fields, row in zip(sample_fields(rollouts, masked=True), all_rows(rollouts), strict=True):
+            found = fields["routed_experts"]
+            assert (found["shape"], found["dtype"]) == ([row.n_tokens, 2, 3], dtype)
+            array = np.frombuffer(found["data"], dtype).reshape(found["shape"])
+            np.testing.assert_array_equal(array[:-1], experts_of(row))
+            assert not array[-1].any()
 
 
 def test_what_nothing_is_trained_of_is_left_out_unless_asked_for() -> None:

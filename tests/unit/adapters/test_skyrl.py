@@ -11,10 +11,11 @@ import pytest
 from pipeline.errors import InvalidRequest
 from pipeline.messages import StopReason
 from tests.unit.adapters.contracts import check_fields
-from tests.unit.adapters.random_rollouts import drawn_rollouts, single_rows
+from tests.unit.adapters.random_rollouts import drawn_rollouts, routed, single_rows
 from trainer_client.adapters.demands import complete_groups, finish_reason
 from trainer_client.adapters.skyrl import generator_output, output_fields, uids
-from trainer_client.batches.rows import BadTrajectory, all_rows
+from trainer_client.batches.experts import experts_of
+from trainer_client.batches.rows import BadTrajectory, all_rows, rows_of
 
 ROLLOUTS = drawn_rollouts()
 ROWS = list(all_rows(ROLLOUTS))
@@ -100,6 +101,22 @@ def test_reasons_to_stop_are_told_in_the_words_of_engines_where_they_have_one() 
     assert said[StopReason.STUCK] == "stuck"
 
 
+def test_a_row_has_experts_of_all_tokens_but_its_last_in_a_dtype_that_skyrl_takes() -> None:
+    """The last token never went through the model. Of more than 256 experts a number needs 16 bits, and SkyRL knows no uint16."""
+    for experts, dtype in ((256, np.uint8), (512, np.int16), (2**16, np.int32)):
+        rollouts = routed(ROLLOUTS[:12], experts=experts)
+        rows = list(all_rows(rollouts))
+
+        found = output_fields(rollouts)["rollout_expert_indices"]
+
+        assert {array.dtype for array in found} == {np.dtype(dtype)}
+        for array, row in zip(found, rows, strict=True):
+            assert array.shape == (row.n_tokens - 1, 2, 3)
+            np.testing.assert_array_equal(array, experts_of(row))
+    with pytest.raises(InvalidRequest, match="read without routed experts"):
+        output_fields([*rollouts, ROLLOUTS[12]])
+
+
 def test_with_skyrl_itself() -> None:
     """What its trainers do with an output: its checks, its concatenation, its tensors."""
     pytest.importorskip("skyrl", reason="needs skyrl, which the environment of the tests does not have")
@@ -113,6 +130,8 @@ def test_with_skyrl_itself() -> None:
     validate_generator_output(len(ROLLOUTS), both, step_wise=True)
     singles = single_rows()
     validate_generator_output(len(singles), generator_output(singles, n=1))
+    with_experts = routed([rollout for rollout in ROLLOUTS if all(row.n_tokens > 1 for row in rows_of(rollout))])
+    validate_generator_output(len(with_experts), generator_output(with_experts), step_wise=True, routes_expected=True)
 
     sequences, attention, _, _, masks, logprobs, *_ = convert_prompts_responses_to_batch_tensors(
         0,

@@ -11,9 +11,10 @@ import pytest
 
 from pipeline.errors import InvalidRequest
 from tests.unit.adapters.contracts import check_fields
-from tests.unit.adapters.random_rollouts import drawn_rollouts, single_rows
+from tests.unit.adapters.random_rollouts import drawn_rollouts, routed, single_rows
 from trainer_client.adapters.demands import complete_groups
 from trainer_client.adapters.slime import sample_fields, samples, trained, trained_fields
+from trainer_client.batches.experts import experts_of
 from trainer_client.batches.rows import BadTrajectory, Row, all_rows, rows_of
 
 ROLLOUTS = drawn_rollouts()
@@ -59,6 +60,17 @@ def test_a_response_begins_behind_a_token() -> None:
     assert bare
     for row in bare:
         assert found[row.rollout.job, row.number]["response_length"] == row.n_tokens - 1
+
+
+def test_a_sample_has_experts_of_all_tokens_but_its_last() -> None:
+    rollouts = routed(ROLLOUTS[:12])
+    rows = [row for row in all_rows(rollouts) if row.loss_mask[1:].any()]
+
+    for fields, row in zip(_flat(trained_fields(rollouts)), rows, strict=True):
+        assert fields["rollout_routed_experts"].dtype == np.int32
+        np.testing.assert_array_equal(fields["rollout_routed_experts"], experts_of(row))
+    with pytest.raises(InvalidRequest, match="read without routed experts"):
+        trained_fields([*rollouts, *ROLLOUTS[12:20]])
 
 
 def test_a_tokenizer_gives_the_text_of_responses() -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.text import Text
 
 from ops.trajectory_pieces import Part, Piece, Stretch, fitting, parts_of
 from ops.visible_text import visible, visible_line
-from pipeline.messages import Turn
+from pipeline.messages import Trajectory, Turn
 from pipeline.trajectory_file import TrajectoryRecord
 from workers.llm.tokenizer import Tokenizer
 
@@ -60,8 +61,24 @@ def render(
         number = part.turn.index if part.turn is not None else None
         if turn is None or number == turn:
             painter.part(part, trajectory.segments[part.segment].began, trajectory.segments[part.segment].parent)
+    for line in blob_lines(trajectory):
+        _line(console, "kept beside it", "bold", line)
     stopped = f"stopped: {trajectory.stop.value} after {len(trajectory.turns)} turns"
     console.print(Text(stopped if record.ended else "it runs; these are its finished turns", "bold"))
+
+
+def blob_lines(trajectory: Trajectory) -> list[str]:
+    """What segments name that is kept beside the record, a line each."""
+    return [
+        visible_line(f"segment {number}: {blob.name} {blob.dtype} {list(blob.shape)}, {blob.n_bytes:,} bytes, {blob.uri}")
+        for number, segment in enumerate(trajectory.segments)
+        for blob in segment.blobs
+    ]
+
+
+def blobs_of(trajectory: Trajectory) -> list[tuple[int, dict[str, object]]]:
+    """The same as plain values, each with its segment."""
+    return [(number, asdict(blob)) for number, segment in enumerate(trajectory.segments) for blob in segment.blobs]
 
 
 class Painter:

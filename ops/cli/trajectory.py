@@ -97,7 +97,7 @@ def show(
 ) -> None:
     """A trajectory token by token: context dim, sampled text by probability. Without colour, sampled stretches stand between ⟦ and ⟧."""
     from ops.console import open_console
-    from ops.trajectory_view import parts_as_maps, render
+    from ops.trajectory_view import blobs_of, parts_as_maps, render
     from ops.visible_text import visible_line
     from pipeline.trajectory_file import UnreadableTrajectory
     from workers.agent.invariants import BAD_ARRAYS, faults_of
@@ -129,7 +129,8 @@ def show(
     if turn is not None and all(known.index != turn for known in record.trajectory.turns):
         raise typer.BadParameter(f"the record has {len(record.trajectory.turns)} turns, from 0 on", param_hint="--turn")
     if as_json:
-        shown = {"name": record.name, "facts": dict(record.facts), "ended": record.ended}
+        blobs = [{"segment": number, **blob} for number, blob in blobs_of(record.trajectory)]
+        shown = {"name": record.name, "facts": dict(record.facts), "ended": record.ended, "blobs": blobs}
         typer.echo(orjson.dumps({**shown, "parts": list(parts_as_maps(record, loaded, turn=turn))}).decode())
     else:
         render(open_console(), record, loaded, turn=turn, ids=ids, every_logprob=logprobs, whole=whole)
@@ -143,6 +144,7 @@ def save(
     """Write what Redis has of a job's trajectory to a file that can be checked and shown alone; of a running job, its finished turns."""
     from ops.cli.connection import connected, keys_of
     from ops.trajectory_source import record_of_job
+    from ops.trajectory_view import blob_lines
     from pipeline.trajectory_file import SUFFIX, write
 
     async def act() -> TrajectoryRecord:
@@ -160,6 +162,8 @@ def save(
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="FILE") from error
     typer.echo(f"{path}: {n_bytes:,} bytes, {len(record.trajectory.turns)} turns{'' if record.ended else ' so far'}")
+    for line in blob_lines(record.trajectory):
+        typer.echo(f"not in it, and gone with the ack: {line}")
 
 
 async def _records(sources: list[str]) -> AsyncIterator[TrajectoryRecord | UnreadableTrajectory]:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ops.trajectory_pieces import parts_of
-from ops.trajectory_view import parts_as_maps, render
+from ops.trajectory_view import blobs_of, parts_as_maps, render
 from ops.visible_text import visible
 from pipeline.codec import encode
-from pipeline.messages import StopReason, Trajectory
+from pipeline.messages import Blob, StopReason, Trajectory
 from pipeline.testing.builders import a_turn
 from pipeline.trajectory_file import TrajectoryRecord, record_of
 from tests.model_answers import a_result
@@ -52,6 +52,27 @@ def test_without_colour_sampled_stretches_stand_between_brackets() -> None:
     assert "What is it?⟦It is four.⟧" in text
     assert "The tool says 4.⟦Four!⟧" in text
     assert "\x1b" not in text
+
+
+def test_what_is_kept_beside_a_segment_is_listed_and_hostile_names_are_spelt_out() -> None:
+    record = a_record()
+    blob = Blob(
+        name="routed_experts",
+        digest="00" * 32,
+        dtype="uint8",
+        shape=(9, 4, 2),
+        n_bytes=72,
+        uri="blob:r/r.x/2-000000000000/routed_experts.0\x1b[31m",
+    )
+    segment = replace(record.trajectory.segments[0], blobs=(blob,))
+    kept = replace(record, trajectory=replace(record.trajectory, segments=(segment,)))
+
+    text = " ".join(shown(kept, width=200).split())
+
+    assert "kept beside it segment 0: routed_experts uint8 [9, 4, 2], 72 bytes, blob:r/r.x/2-000000000000/routed_experts.0" in text
+    assert "\x1b" not in text
+    assert blobs_of(kept.trajectory)[0][1]["shape"] == (9, 4, 2)
+    assert "kept beside it" not in shown(record)
 
 
 def test_no_line_is_wider_than_the_terminal() -> None:

@@ -6,7 +6,10 @@ the rest, observations with mask 0 among it. `response_mask` is what is trained.
 verl computes GRPO's statistics over rows of one `uid`, which is not what is meant where a trajectory has several. Its TransferQueue trainer
 takes the last row of each session, so give it rows (`queue_rows`); for the other, `data_fields(advantages=True)` brings advantages along.
 
-Legend for array shapes: B rows, P tokens of the longest prompt, R of the longest response.
+Where rollouts were read with routed experts each form has `routed_experts` of int16, a row of zeros for each token that has none: padding,
+the last token of a row, and an observation after its last turn.
+
+Legend for array shapes: B rows, P tokens of the longest prompt, R of the longest response, L layers with experts, K experts a token.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer_client.adapters.demands import have_experts
+from trainer_client.batches.experts import experts_of, known_experts
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.rows import Row, all_rows, rows_of, turn_ends
+from trainer_client.batches.rows import BadTrajectory, Row, all_rows, rows_of, turn_ends
 
 if TYPE_CHECKING:
     from verl import DataProto
@@ -34,8 +39,9 @@ def agent_loop_outputs(rollout: Rollout) -> list[AgentLoopOutput]:
 
 
 def output_fields(rollout: Rollout) -> list[dict[str, Any]]:
-    """Fields of an `AgentLoopOutput` a segment, as plain lists. Logprobs are 0 where nothing was sampled."""
-    return [_output(row) for row in rows_of(rollout)]
+    """Fields of an `AgentLoopOutput` a segment, as plain lists; `routed_experts` is an array [T - 1, L, K], for T tokens of prompt and
+    response. Logprobs are 0 where nothing was sampled."""
+    return [_output(row) if row.experts is None else {**_output(row), "routed_experts": _experts(row)} for row in rows_of(rollout)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,8 @@ class DataFields:
     batch: Mapping[str, NDArray[Any]]
     """`prompts` int64 [B, P], padded on the left; `responses` int64 [B, R], on the right; `response_mask` int64 [B, R]; `input_ids`,
     `attention_mask`, `position_ids` int64 [B, P + R]; `rollout_log_probs` float32 [B, R]; `rm_scores` float32 [B, R], the reward on the
-    last token of each response; with advantages, `advantages` and `returns` float32 [B, R]."""
+    last token of each response; with advantages, `advantages` and `returns` float32 [B, R]; with routed experts, `routed_experts` int16
+    [B, P + R, L, K]."""
     non_tensor_batch: Mapping[str, NDArray[Any]]
     """Shape [B]: `uid` (the group), `__num_turns__`, components of the reward, and what verl keeps of versions and turns."""
     meta_info: Mapping[str, Any]
@@ -101,6 +108,12 @@ def data_fields(rollouts: Sequence[Rollout], *, pad_id: int = 0, advantages: boo
         "position_ids": np.maximum(attention_mask.cumsum(axis=1) - 1, 0),
         **wide,
     }
+    if have_experts(rows):
+        batch["routed_experts"] = np.zeros((*shape, *known_experts(rows[0]).shape[1:]), np.int16)
+        for b, row in enumerate(rows):
+            known = _experts(row)
+            start = prompts - row.prompt_tokens
+            batch["routed_experts"][b, start : start + len(known)] = known
     outputs = [_output(row) for row in rows]
     names = sorted({name for rollout in rollouts for name in rollout.components})
     extra = [{key: output["extra_fields"].get(key) for key in EXTRA} for output in outputs]
@@ -158,6 +171,8 @@ def queue_rows(rollouts: Sequence[Rollout], *, global_steps: int) -> list[QueueR
                 "uid": uid,
                 **{name: output[name] for name in ("reward_score", "num_turns", "metrics", "extra_fields")},
             }
+            if row.experts is not None:
+                fields["routed_experts"] = np.concatenate([_experts(row), np.zeros((1, *row.experts.shape[1:]), np.int16)])
             tag = {
                 "status": "success",
                 "prompt_len": prompt,
@@ -201,6 +216,14 @@ def _output(row: Row) -> dict[str, Any]:
             "reward_extra_info": dict(rollout.components),
         },
     }
+
+
+def _experts(row: Row) -> NDArray[np.int16]:
+    """int16, shape [T - 1, L, K]."""
+    found = experts_of(row)
+    if found.size and found.max() > np.iinfo(np.int16).max:
+        raise BadTrajectory(row.rollout.job, f"expert {found.max()} does not fit into the 16 bits with a sign that verl has for it")
+    return found.astype(np.int16)
 
 
 def _objects(values: Sequence[object]) -> NDArray[Any]:

@@ -10,10 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pipeline.errors import InvalidRequest
 from tests.unit.adapters.contracts import check_fields
-from tests.unit.adapters.random_rollouts import drawn_rollouts
+from tests.unit.adapters.random_rollouts import drawn_rollouts, routed
 from trainer_client.adapters.verl import agent_loop_outputs, data_fields, data_proto, output_fields, queue_rows
-from trainer_client.batches.rows import all_rows, rows_of
+from trainer_client.batches.experts import known_experts
+from trainer_client.batches.rows import BadTrajectory, all_rows, rows_of
 
 ROLLOUTS = drawn_rollouts()
 ROWS = list(all_rows(ROLLOUTS))
@@ -99,6 +101,43 @@ def test_what_sampled_nothing_gives_no_row() -> None:
     assert [put.key for put in queue_rows([empty], global_steps=1)] == [empty.group]
 
 
+def test_experts_stand_at_their_tokens_and_zeros_at_all_others() -> None:
+    rollouts = routed(ROLLOUTS[:40])
+    rows = list(all_rows(rollouts))
+
+    outputs = [fields for rollout in rollouts for fields in output_fields(rollout)]
+    batch = data_fields(rollouts).batch
+    queued = [put.fields for put in queue_rows(rollouts, global_steps=3) if put.fields]
+
+    assert batch["routed_experts"].shape == (*batch["input_ids"].shape, 2, 3)
+    for b, (row, output, fields) in enumerate(zip(rows, outputs, queued, strict=True)):
+        check_fields("verl.AgentLoopOutput", output)
+        known = known_experts(row)
+        attended = batch["attention_mask"][b] == 1
+        in_batch, in_queue = batch["routed_experts"][b], np.asarray(fields["routed_experts"])
+        assert {array.dtype.name for array in (in_batch, in_queue, output["routed_experts"])} == {"int16"}
+        assert len(output["routed_experts"]) == row.n_tokens - 1 == len(output["prompt_ids"]) + len(output["response_ids"]) - 1
+        assert len(in_queue) == row.n_tokens
+        for found in (in_batch[attended], in_queue, output["routed_experts"]):
+            np.testing.assert_array_equal(found[: len(known)], known)
+            assert not found[len(known) :].any()
+        assert not in_batch[~attended].any()
+    assert max(int(known_experts(row).max()) for row in rows) > 255
+
+
+def test_rows_with_and_without_experts_are_no_batch() -> None:
+    with pytest.raises(InvalidRequest, match="routed_experts=True"):
+        data_fields([*routed(ROLLOUTS[:1]), ROLLOUTS[1]])
+    assert "routed_experts" not in data_fields(ROLLOUTS[:2]).batch
+
+
+def test_an_expert_that_does_not_fit_is_not_made_another() -> None:
+    (rollout,) = routed(ROLLOUTS[:1], experts=2**16)
+
+    with pytest.raises(BadTrajectory, match="16 bits with a sign"):
+        output_fields(rollout)
+
+
 def test_with_verl_itself() -> None:
     pytest.importorskip("verl", reason="needs verl, which the environment of the tests does not have")
 
@@ -108,4 +147,9 @@ def test_with_verl_itself() -> None:
     assert [output.as_dict()["responses"].tolist() for output in outputs] == [row.token_ids[row.prompt_tokens :].tolist() for row in ROWS]
     assert len(proto) == len(ROWS)
     proto.check_consistency()
+    rollouts = routed(ROLLOUTS[:8])
+    routing = data_proto(rollouts).batch["routed_experts"]
+    assert (str(routing.dtype), routing.shape[2:]) == ("torch.int16", (2, 3))
+    first = next(output for rollout in rollouts for output in agent_loop_outputs(rollout))
+    assert len(first.routed_experts) == len(first.prompt_ids) + len(first.response_ids) - 1
     assert proto.batch["advantages"].shape == proto.batch["responses"].shape

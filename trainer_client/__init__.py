@@ -44,7 +44,7 @@ from trainer_client.batches import (  # noqa: E402
 from trainer_client.blocking import connect_blocking, connect_reader_blocking  # noqa: E402
 from trainer_client.client import Run  # noqa: E402
 from trainer_client.connecting import Connection, connect  # noqa: E402
-from trainer_client.errors import BodyMissing, ClientClosed, GroupsBroken, UpdateFailed, WaitTimeout  # noqa: E402
+from trainer_client.errors import BodyMissing, ClientClosed, ClientForked, GroupsBroken, UpdateFailed, WaitTimeout  # noqa: E402
 from trainer_client.feed import Feed  # noqa: E402
 from trainer_client.jobs import Job  # noqa: E402
 from trainer_client.outside import Awaiting, HeldGroup, HeldMember, ReportAnswer  # noqa: E402
@@ -64,6 +64,7 @@ __all__ = [
     "BodyReader",
     "ChatRequest",
     "ClientClosed",
+    "ClientForked",
     "Connection",
     "Estimate",
     "Feed",

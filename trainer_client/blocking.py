@@ -8,6 +8,7 @@ and records pass as they are.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
@@ -17,10 +18,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from pipeline.settings import QueueSettings
-from trainer_client.batches.reader import BodyReader, connect_reader
+from trainer_client.batches.reader import LABEL, BodyReader, connect_reader
 from trainer_client.client import Run
 from trainer_client.connecting import connect
 from trainer_client.contact import PATIENCE_S
+from trainer_client.errors import ClientClosed, ClientForked
 from trainer_client.feed import Feed
 from trainer_client.jobs import Job
 from trainer_client.outside import Awaiting
@@ -44,6 +46,8 @@ class LoopThread:
         self._entered: Future[object] = Future()
         self._thread = threading.Thread(target=self._live, name="rollstream-client", daemon=True)
         self._failure: BaseException | None = None
+        self._pid = os.getpid()
+        self._holds = ""
 
     def open(self) -> object:
         """Starts the thread; returns the run, or the reader, when it is connected."""
@@ -65,7 +69,13 @@ class LoopThread:
         """Runs a coroutine on the loop and waits for it. An interrupt (Ctrl-C) cancels it there first."""
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("the blocking client was called from its own loop, which would wait for itself for ever")
+            raise RuntimeError(
+                "the blocking client was called from its own loop, which would wait for itself for ever: call it from another thread, or "
+                "give a function, which runs in a thread, where a coroutine was given"
+            )
+        if os.getpid() != self._pid or self._loop.is_closed():
+            work.close()
+            raise ClientForked(self._holds, self._pid) if os.getpid() != self._pid else ClientClosed(self._holds)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -86,6 +96,7 @@ class LoopThread:
         self._loop = asyncio.get_running_loop()
         self._leave = asyncio.Event()
         async with self._connection as held:
+            self._holds = held.id if isinstance(held, Run) else LABEL
             if self._entered.set_running_or_notify_cancel():
                 self._entered.set_result(held)
                 await self._leave.wait()

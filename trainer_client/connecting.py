@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from pipeline.errors import BrokerUnreachable
 from pipeline.keys import Keys, shard_of
 from pipeline.layout import check_layout
 from pipeline.redis_client import AsyncClient, ask, command_client
@@ -28,6 +27,7 @@ from pipeline.settings import QueueSettings
 from trainer_client.client import Run
 from trainer_client.contact import PATIENCE_S, Contact
 from trainer_client.embedded_server import with_server
+from trainer_client.first_contact import first_contact
 from trainer_client.logs import Log
 from trainer_client.progress import Progress
 
@@ -89,10 +89,7 @@ class Connection:
         asked = None if self._resume is None else Progress.from_state(self._resume, self._run)
         keys = Keys.of_shard(settings.namespace, shard_of(self._run, settings.shards))
         contact = Contact(self._run, patience_s=self._patience_s)
-        try:
-            await contact.reach(lambda: check_layout(client, settings))
-        except BrokerUnreachable as error:
-            raise no_contact(error, settings) from error
+        await first_contact(contact, lambda: check_layout(client, settings), settings)
         scripts, nonce = Scripts(client, keys), new_nonce()
         incarnation = await contact.reach(
             lambda: scripts.connect_run(
@@ -111,16 +108,6 @@ class Connection:
         await run.save_state()
         log.info("run_connected", run=self._run, incarnation=incarnation, next_step=progress.next_step, went_back=went_back)
         return run
-
-
-def no_contact(error: BrokerUnreachable, settings: QueueSettings) -> BrokerUnreachable:
-    """The same, of a client that never had contact: where it looked, and what to do."""
-    from pipeline.logs import redact_text  # structlog with it, which takes its time
-
-    return BrokerUnreachable(
-        f"no Redis answers at {redact_text(settings.redis_url)} ({error}): start it, or name another, with connect(url) or "
-        "ROLLSTREAM_REDIS_URL"
-    )
 
 
 def _where(asked: Progress | None, stands: Progress | None, run: str, incarnation: int, *, newest: int | None) -> tuple[Progress, bool]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.errors import InvalidRequest
+from pipeline.requests import bounded_int
 from trainer_client.progress import FeedProgress
 
 Rows = Iterable[object]
@@ -45,6 +46,8 @@ def check_dataset(rows: Rows, epochs: int, shuffle_seed: int | None) -> int | No
     Raises:
         InvalidRequest: it cannot be fed like that.
     """
+    if shuffle_seed is not None:
+        bounded_int(shuffle_seed, "shuffle_seed", low=-(2**63), high=2**63 - 1)
     if isinstance(rows, str | bytes | dict):
         raise InvalidRequest(f"expected rows (a list, a data set, an iterable of maps), got one {type(rows).__name__}", field="dataset")
     if is_indexed(rows):

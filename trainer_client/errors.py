@@ -5,6 +5,7 @@ RollstreamError
 ├── BodyMissing     a result has no such body, or it is gone; says which
 ├── GroupsBroken    infrastructure broke every member of the first groups; says how
 ├── UpdateFailed    no server could be given new weights; says why of each
+├── ClientForked    the client was made in another process
 └── ClientClosed    the client was closed before the call, or while it waited
 """
 
@@ -83,5 +84,16 @@ class ClientClosed(RollstreamError):
     """The client of a run was closed; connect again."""
 
     def __init__(self, run: str) -> None:
-        super().__init__(f"the client of run {run!r} is closed: use it inside its `async with connect(...)` block")
+        super().__init__(f"the client of run {run!r} is closed: use it inside its `with` block, or connect again")
+        self.run = run
+
+
+class ClientForked(RollstreamError):
+    """This process was forked off the one that made the client. Two processes on one connection would read each other's answers."""
+
+    def __init__(self, run: str, pid: int) -> None:
+        super().__init__(
+            f"the client of run {run!r} was made in process {pid}, of which this one was forked: connect in the process that uses it (a "
+            "rank without the run: connect_reader), or start workers by `spawn`"
+        )
         self.run = run

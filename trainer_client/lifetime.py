@@ -9,13 +9,14 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar, cast
 
 from pipeline.errors import BrokerMisused, BrokerUnreachable, RunClosed, StaleIncarnation
-from trainer_client.errors import ClientClosed, WaitTimeout
+from trainer_client.errors import ClientClosed, ClientForked, WaitTimeout
 from trainer_client.logs import Log
 
 T = TypeVar("T")
@@ -34,12 +35,15 @@ class Lifetime:
         self.run = run
         self.stop = asyncio.Event()
         """Set once, at the end; background loops leave when they see it."""
+        self._pid = os.getpid()
         self._ended: Exception | None = None
         self._refused: Exception | None = None
         self._waiting: dict[asyncio.Future[object], bool] = {}
 
     def check(self, *, needs_open_run: bool = False) -> None:
-        """Raises what ended the client, if anything did."""
+        """Raises what ended the client, if anything did, or that this is not the process that made it."""
+        if os.getpid() != self._pid:
+            raise ClientForked(self.run, self._pid)
         if self._ended is not None:
             raise self._ended
         if needs_open_run and self._refused is not None:

@@ -41,14 +41,15 @@ class Servers:
         if api_key:
             self.api_key = api_key
         listed = _listed(urls)
+        if not listed:
+            raise InvalidRequest("expected at least one address, got none", field="urls")
         for url in listed:
-            if not url.startswith(("http://", "https://", "unix:")) or " " in url:
+            if not str(url).startswith(("http://", "https://", "unix:")) or " " in url:
                 raise InvalidRequest(f"expected http://host:port or unix:/path.sock, got {url!r}", field="urls")
         if control not in ("ops", "trainer"):
             raise InvalidRequest(f"expected ops or trainer, got {control!r}", field="control")
         servers = [Server(url.rstrip("/"), model, control=control, shared=shared) for url in listed]
-        if servers:
-            await self._calls.make_if_open(self._pool.attach, self._run, servers, after_update=control == "trainer" and not shared)
+        await self._calls.make_if_open(self._pool.attach, self._run, servers, after_update=control == "trainer" and not shared)
 
     async def state(self) -> PoolState:
         """All that the pool knows of the run: its servers, what it allows, who paused it, what was re-routed and lost."""

@@ -90,7 +90,10 @@ class Manifest:
         Raises:
             DamagedBody: no manifest.
             NewerMessage: made by a version of Rollstream with another major version of messages.
+            InvalidRequest: no bytes.
         """
+        if not isinstance(raw, bytes):
+            raise InvalidRequest(f"expected the bytes that manifest.to_bytes() gave, got {type(raw).__name__}", field="raw")
         return decode(cls, raw)
 
     def to_bytes(self) -> bytes:

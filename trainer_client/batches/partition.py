@@ -108,6 +108,9 @@ def check_shard(shard: tuple[int, int]) -> tuple[int, int]:
     Raises:
         InvalidRequest
     """
+    given: object = shard
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise InvalidRequest(f"expected (rank, number of ranks), such as (0, 1), got {shard!r}", field="shard")
     rank, world = shard
     check_world(world)
     bounded_int(rank, "rank", low=0, high=world - 1)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Unpack
 
 from pipeline.blobs import BlobSettings, open_store
-from pipeline.redis_client import command_client
+from pipeline.redis_client import ask, command_client
 from pipeline.requests import bounded_seconds
 from pipeline.settings import QueueSettings
 from trainer_client.batches.advantages import Advantage, Overlong
@@ -25,6 +25,7 @@ from trainer_client.bodies import BodyStore
 from trainer_client.calls import Calls
 from trainer_client.contact import PATIENCE_S, Contact
 from trainer_client.embedded_server import with_server
+from trainer_client.first_contact import first_contact
 from trainer_client.lifetime import Lifetime
 
 LABEL = "(reader)"
@@ -86,9 +87,11 @@ class ReaderConnection:
             settings = await with_server(self._settings, stack)
             client = command_client(settings)
             stack.push_async_callback(client.aclose)
+            contact = Contact(LABEL, patience_s=self._patience_s)
+            await first_contact(contact, lambda: ask(client, "PING"), settings)
             life = Lifetime(LABEL)
             stack.callback(life.close)
-            calls = Calls(Contact(LABEL, patience_s=self._patience_s), life)
+            calls = Calls(contact, life)
             reader = BodyReader(BodyStore(client, calls, open_store(BlobSettings.load(), settings.namespace)))
             self._stack = stack.pop_all()
             return reader

@@ -35,6 +35,11 @@ def advantages_of(manifest: Manifest, advantage: Advantage | GivenAdvantages, ov
             raise InvalidRequest(f"expected one for each member of step {manifest.step}, got none for {missing[0]}", field="advantage")
         found = [float(advantage[group.job(member)]) for group, member in manifest.entries]
     else:
+        if isinstance(advantage, type) or not callable(getattr(advantage, "of_group", None)):
+            raise InvalidRequest(
+                f"expected GRPO(), LeaveOneOut(), anything else with of_group(rewards), or a map by job, got {advantage!r}",
+                field="advantage",
+            )
         found = [value for group in manifest.groups if group.members for value in _of_group(group, advantage, overlong).tolist()]
     for (group, member), value in zip(manifest.entries, found, strict=True):
         if not math.isfinite(value):
@@ -49,7 +54,13 @@ def _of_group(group: ManifestGroup, advantage: Advantage, overlong: Overlong | N
         raise InvalidRequest(f"expected finite numbers, got {member.reward} for {group.job(member)}", field="reward")
     if overlong is not None:
         rewards_M = overlong.shape(rewards_M, np.array([member.sampled_tokens for member in group.members], np.int64))
-    return np.asarray(advantage.of_group(rewards_M), np.float64)
+    found_M = np.asarray(advantage.of_group(rewards_M), np.float64)
+    if found_M.shape != rewards_M.shape:
+        raise InvalidRequest(
+            f"expected one number a member, so {len(rewards_M)} for group {group.id}, got an array of shape {found_M.shape}",
+            field="advantage",
+        )
+    return found_M
 
 
 __all__ = ["GivenAdvantages", "advantages_of"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline.errors import InvalidRequest
 from trainer_client.batches.packed import PackedRows
 from trainer_client.batches.padded import PaddedRows
 
@@ -22,8 +23,19 @@ def as_tensors(microbatch: PaddedRows | PackedRows, device: torch.device | str |
 
     Raises:
         ImportError: there is no torch.
+        InvalidRequest: no microbatch.
     """
-    import torch  # whoever asks has it; nothing else here needs it
+    try:
+        import torch  # whoever asks has it; nothing else here needs it
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            "as_tensors needs torch: install it in this environment (pip install torch), or use the numpy arrays of the microbatch",
+            name="torch",
+        ) from error
+    if not isinstance(microbatch, PaddedRows | PackedRows):
+        raise InvalidRequest(f"expected one of batch.microbatches(), got {type(microbatch).__name__}", field="microbatch")
 
     found = {}
     for field in fields(microbatch):

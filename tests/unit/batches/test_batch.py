@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,9 +19,10 @@ from tests.unit.batches.manifests import a_manifest, a_member
 from trainer_client.batches.advantages import F64, GRPO, Overlong
 from trainer_client.batches.batch import Batch, batch_of
 from trainer_client.batches.manifest import Manifest, ManifestGroup, ManifestMember
-from trainer_client.batches.padded import PaddedRows
+from trainer_client.batches.padded import PaddedRows, padded
 from trainer_client.batches.rollout import Rollout
 from trainer_client.batches.rows import BadTrajectory
+from trainer_client.batches.tensors import as_tensors
 from trainer_client.errors import BodyMissing
 
 STEP = a_manifest(
@@ -201,6 +203,13 @@ class Own:
         return rewards_M
 
 
+class TooFew:
+    """An advantage that loses members."""
+
+    def of_group(self, rewards_M: F64) -> F64:
+        return rewards_M[:-1]
+
+
 async def test_ranks_with_other_arguments_can_tell() -> None:
     hows: list[dict[str, Any]] = [
         {"pack": 64},
@@ -223,13 +232,39 @@ async def test_ranks_with_other_arguments_can_tell() -> None:
 
 
 @pytest.mark.parametrize(
-    "how",
-    [{}, {"pack": 8, "rows": 2}, {"pack": 8, "loss": "mean"}, {"pack": 8, "loss": "fixed_length"}, {"pack": 8, "shard": (2, 2)}],
+    ("how", "sentence"),
+    [
+        ({}, "expected one of pack=<tokens a microbatch>"),
+        ({"pack": 8, "rows": 2}, "expected one of pack"),
+        ({"pack": 8, "loss": "mean"}, "loss: expected one of token_mean"),
+        ({"pack": 8, "loss": "fixed_length"}, "length: expected a length above 0"),
+        ({"pack": 8, "shard": (2, 2)}, "rank: expected a whole number from 0 to 1"),
+        ({"pack": 8, "shard": 3}, r"shard: expected \(rank, number of ranks\), such as \(0, 1\), got 3"),
+        ({"pack": 8, "advantage": "grpo"}, r"advantage: expected GRPO\(\), LeaveOneOut\(\), .* got 'grpo'"),
+        ({"pack": 8, "advantage": GRPO}, r"advantage: expected GRPO\(\)"),
+        ({"pack": 8, "advantage": TooFew()}, r"advantage: expected one number a member, so 3 for group r\.e0-0\.0, got an array of shape"),
+        ({"pack": 8, "missing": "ignore"}, "missing: expected raise or skip"),
+        ({"rows": 8, "multiple_of": 0}, "multiple_of: expected a whole number from 1"),
+        ({"rows": 8, "pad_id": -1}, "pad_id: expected a whole number from 0"),
+    ],
     ids=str,
 )
-async def test_wrong_use_is_told_before_anything_is_read(how: dict[str, Any]) -> None:
+async def test_wrong_use_is_told_before_anything_is_read(how: dict[str, Any], sentence: str) -> None:
     bodies = HeldBodies(BODIES)
 
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest, match=sentence):
         await batch_of(replace(STEP), bodies, **how)
     assert bodies.bytes_read == 0
+
+
+async def test_bytes_are_made_a_manifest_first() -> None:
+    with pytest.raises(InvalidRequest, match=r"manifest: expected a Manifest \(of bytes: Manifest.from_bytes\(raw\)\), got bytes"):
+        await batch_of(STEP.to_bytes(), HeldBodies(BODIES), pack=8)  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(InvalidRequest, match=r"expected the bytes that manifest\.to_bytes"):
+        Manifest.from_bytes(None)  # type: ignore[arg-type]  # what is tested
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is here")
+def test_tensors_without_torch_say_what_to_do() -> None:
+    with pytest.raises(ImportError, match="pip install torch"):
+        as_tensors(padded([]))

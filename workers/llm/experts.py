@@ -27,6 +27,8 @@ from workers.llm.wire import Answer
 
 CHECK = "routed_experts"
 NOT_IMPLEMENTED = 501
+MAX_HEADER_BYTES = 4096
+"""Of a `.npy` file; numpy writes 128."""
 
 
 def from_npy(raw: object, request: GenRequest, answer: Answer, server: str) -> ExpertRows | None:
@@ -40,10 +42,21 @@ def from_npy(raw: object, request: GenRequest, answer: Answer, server: str) -> E
     if request.experts is None or content is None:
         return None
     try:
-        found = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, TypeError, EOFError, SyntaxError, MemoryError, OverflowError) as error:
+        found = _array_in(content)
+    except (ValueError, TypeError, EOFError, SyntaxError, OverflowError) as error:
         raise InvalidResponse(CHECK, f"no array can be read: {error}") from error
     return _checked(found, request.experts, request, answer)
+
+
+def _array_in(npy: bytes) -> NDArray[Any]:
+    """The array of a `.npy` file, over its own bytes."""
+    header = io.BytesIO(npy[:MAX_HEADER_BYTES])
+    version = np.lib.format.read_magic(header)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, is_fortran, dtype = read(header)
+    if is_fortran or dtype.hasobject:
+        raise ValueError(f"expected numbers row by row, got {dtype}{' column by column' if is_fortran else ''}")
+    return np.frombuffer(npy, dtype, offset=header.tell()).reshape(shape)
 
 
 def from_int32(raw: object, request: GenRequest, answer: Answer, server: str) -> ExpertRows | None:
@@ -82,7 +95,7 @@ def _checked(found: NDArray[Any], wanted: RoutedExperts, request: GenRequest, an
         found = found[start:]
     if len(found) != rows - start:
         raise InvalidResponse(CHECK, f"expected rows {start} to {rows - 1}, one less than tokens, got {len(found)} rows")
-    if found.size and (found.min() < 0 or found.max() >= wanted.experts):
+    if found.size and ((found.dtype.kind == "i" and found.min() < 0) or found.max() >= wanted.experts):
         raise InvalidResponse(CHECK, f"expected experts from 0 to {wanted.experts - 1}, got {found.min()} to {found.max()}")
     return expert_rows(found, wanted.experts)
 

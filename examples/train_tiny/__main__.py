@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ def main(argv: Sequence[str]) -> int:
     from pipeline.logs import configure_logs
 
     configure_logs(as_json=False, level="error")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it switched off
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     out = arguments.out.absolute()
     if arguments.command == "curves":
         curves.draw(out, out.name)
@@ -53,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
                 shuffle_advantages=arguments.shuffle_advantages,
                 measure_every=arguments.measure_every,
                 measure_tasks=arguments.measure_tasks,
+                held_out_tasks=arguments.held_out_tasks,
                 goal=arguments.goal,
             )
             began_load, began_cpu_s = os.getloadavg()[0], time.process_time()
@@ -97,6 +101,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     train.add_argument("--shuffle-advantages", action="store_true", help="the control: nothing can be learned from them")
     train.add_argument("--measure-every", type=int, default=5, metavar="STEPS", help="held-out measurement (5)")
     train.add_argument("--measure-tasks", type=int, default=60, metavar="N", help="held-out tasks of one in between (60)")
+    train.add_argument("--held-out-tasks", type=int, default=200, metavar="N", help="held-out tasks of the first and the last one (200)")
     train.add_argument("--goal", type=float, default=0.9, help="held-out mean that ends the run; 0 = time alone does (0.9)")
     compare = commands.add_parser("ablation", parents=[shared], help="what cancelling and replenishing save")
     compare.add_argument("--steps", type=int, default=6, help="steps of each arm (6)")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from examples.train_tiny.problems import some_problems
 from examples.train_tiny.taught import taught
 from examples.train_tiny.vocabulary import make_vocabulary
 from pipeline.messages import ChatSettings
-from workers.agent import Renderer, renderer_for
+from workers.agent import renderer_for
 from workers.llm import chatml
 from workers.llm.tiny.checkpoint import save_checkpoint
 from workers.llm.tiny.config import TOKENIZER, WEIGHTS, TinyConfig
@@ -39,9 +40,12 @@ def make_supervised(folder: Path, *, seed: int, say: Callable[[str], None], step
     model = TinyLM(TinyConfig(vocab_size=renderer.tokenizer.vocab_size))
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.1)
-    batches = _batches(renderer, random.Random(f"supervised/{seed}"))
+    rng = random.Random(f"supervised/{seed}")
+    problems = some_problems(rng, held_out=False)
     for step in range(1, steps + 1):
-        ids, targets = next(batches)
+        is_drill = step <= steps // 2  # to copy numbers is what takes long
+        dialogues = [render(renderer, problem.question, taught(problem, rng, is_drill=is_drill)) for problem in islice(problems, ROWS)]
+        ids, targets = _batch(dialogues)
         said = targets != NEVER_SAID
         loss = functional.cross_entropy(model(ids, said), targets[said])
         optimizer.zero_grad()
@@ -54,15 +58,12 @@ def make_supervised(folder: Path, *, seed: int, say: Callable[[str], None], step
     save_checkpoint(model, folder, tokenizer=vocabulary, end_id=renderer.tokenizer.special(chatml.CLOSE))
 
 
-def _batches(renderer: Renderer, rng: random.Random) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _batch(dialogues: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and what follows each, int64, [ROWS, T]."""
-    problems = some_problems(rng, held_out=False)
-    while True:
-        rows = [render(renderer, problem.question, taught(problem, rng)) for problem in (next(problems) for _ in range(ROWS))]
-        length = max(len(ids) for ids, _ in rows) - 1
-        inputs = torch.zeros(ROWS, length, dtype=torch.long)
-        targets = torch.full((ROWS, length), NEVER_SAID)
-        for row, (ids, said) in enumerate(rows):
-            inputs[row, : len(ids) - 1] = torch.tensor(ids[:-1])
-            targets[row, : len(ids) - 1] = torch.where(torch.tensor(said[1:]) == 1, torch.tensor(ids[1:]), NEVER_SAID)
-        yield inputs, targets
+    length = max(len(ids) for ids, _ in dialogues) - 1
+    inputs = torch.zeros(len(dialogues), length, dtype=torch.long)
+    targets = torch.full((len(dialogues), length), NEVER_SAID)
+    for row, (ids, said) in enumerate(dialogues):
+        inputs[row, : len(ids) - 1] = torch.tensor(ids[:-1])
+        targets[row, : len(ids) - 1] = torch.where(torch.tensor(said[1:]) == 1, torch.tensor(ids[1:]), NEVER_SAID)
+    return inputs, targets

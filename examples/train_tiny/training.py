@@ -44,7 +44,9 @@ class Options:
     """Each member gets the advantage of another one: everything is as it was but what there is to learn."""
     measure_every: int = 5
     measure_tasks: int = 60
-    """Of those in between; the first and the last measurement are of all held-out tasks."""
+    """Held-out tasks of a measurement in between."""
+    held_out_tasks: int = HELD_OUT
+    """Of the first and of the last one: all that there are, unless somebody only wants to see it run."""
     goal: float = 0.9
     """A measurement in between that reaches it ends the run, if all held-out tasks say so too; 0 = time alone does."""
 
@@ -95,21 +97,20 @@ class Training:
             first = run.next_step or 1
             await self._push(run, first - 1)
             if self._resumed is None:
-                self._note(curves.Point(step=0, minutes=0.0, held_out=await self._measure(run, 0, HELD_OUT), held_out_tasks=HELD_OUT))
+                await self._note_measured(run, 0, minutes=0.0)
             run.feed(training_rows(options.seed, ROWS), epochs=1000, shuffle_seed=options.seed)
             request = step_request(self._supervised, options.seed, groups=options.groups, n=options.n)
             self._clock = Clock(self._resumed.seconds if self._resumed else 0.0)
-            index, after = first - 1, float("nan")
+            index, after = first - 1, None
             asked_s = time.monotonic()
             async for step in run.steps(request, timeout_s=WAIT_S):
                 index = step.index
                 after = await self._take(run, step, wait_s=time.monotonic() - asked_s)
-                if after == after or index >= options.steps:
+                if after is not None:
                     break
                 asked_s = time.monotonic()
-            if after != after:
-                after = await self._measure(run, 10 * index + 1, HELD_OUT)
-                self._note(curves.Point(step=index, minutes=self._minutes, held_out=after, held_out_tasks=HELD_OUT, tokens=self._tokens))
+            if after is None:
+                after = await self._note_measured(run, index, minutes=self._minutes)
         before = next((point.held_out for point in curves.read(options.out) if point.step == 0), float("nan"))
         return Outcome(before, after, index, self._minutes)
 
@@ -117,8 +118,8 @@ class Training:
     def _minutes(self) -> float:
         return self._clock.seconds / 60
 
-    async def _take(self, run: Run, step: Step, *, wait_s: float) -> float:
-        """Trains on a step; the held-out mean when the run is over with it, else NaN."""
+    async def _take(self, run: Run, step: Step, *, wait_s: float) -> float | None:
+        """Trains on a step; the held-out mean when the run is over with it, else None."""
         options, numbers = self._options, step.metrics
         began_s = time.monotonic()
         batch = await step.batch(rows=len(step.groups) * options.n, advantage=await self._advantages(step))
@@ -154,7 +155,7 @@ class Training:
                 clipped=learned.get("clipped", curves.NAN),
             )
         )
-        return held_out if is_over else curves.NAN
+        return held_out if is_over else None
 
     async def _advantages(self, step: Step) -> GRPO | dict[str, float]:
         """DAPO's, which are GRPO's of groups that passed the filter; or the same ones, dealt out anew over all members of the step."""
@@ -175,20 +176,27 @@ class Training:
                 async with Exchange(server.url) as http:
                     await http.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
 
-    # ---- measurements
+    # ---- measurements: in between at index 10 k of the run's validations, of all tasks at 10 k + 1
 
     async def _measure_when_due(self, run: Run, index: int) -> tuple[float, int, bool]:
         """Held-out mean (NaN = not now), over how many tasks, and whether the run is over."""
         options = self._options
         if self._minutes >= options.minutes or index >= options.steps:
-            return await self._measure(run, 10 * index + 1, HELD_OUT), HELD_OUT, True
+            return await self._measure(run, 10 * index + 1, options.held_out_tasks), options.held_out_tasks, True
         if index % options.measure_every:
             return curves.NAN, 0, False
         found = await self._measure(run, 10 * index, options.measure_tasks)
         if not options.goal or found < options.goal:
             return found, options.measure_tasks, False
-        found = await self._measure(run, 10 * index + 1, HELD_OUT)
-        return found, HELD_OUT, found >= options.goal
+        found = await self._measure(run, 10 * index + 1, options.held_out_tasks)
+        return found, options.held_out_tasks, found >= options.goal
+
+    async def _note_measured(self, run: Run, step: int, *, minutes: float) -> float:
+        """A measurement where no step was trained on: before the first one, and when prompts have ended."""
+        tasks = self._options.held_out_tasks
+        found = await self._measure(run, 10 * step + 1, tasks)
+        self._note(curves.Point(step=step, minutes=minutes, held_out=found, held_out_tasks=tasks, tokens=self._tokens))
+        return found
 
     async def _measure(self, run: Run, index: int, tasks: int) -> float:
         """Mean reward over held-out tasks; what broke counts nowhere, and how many that were is said."""

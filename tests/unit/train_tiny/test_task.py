@@ -43,7 +43,7 @@ def test_seeds_are_fed_other_rows() -> None:
 
 
 def test_what_is_taught_is_right_about_once_in_five() -> None:
-    """The held-out mean that training begins with follows from this share, 0.22, less what the network copies wrongly."""
+    """The held-out mean that training begins with follows from this share, 0.22 (0.62 · 0.36), less what the network copies wrongly."""
     rng = random.Random(3)
     problems = some_problems(rng, held_out=False)
 

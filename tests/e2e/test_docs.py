@@ -25,6 +25,7 @@ from ops.gateway import GatewaySettings
 from ops.housekeeping_queue import HousekeepingSettings
 from ops.launcher import checks
 from ops.llm_server.settings import VllmSettings
+from pipeline.blobs import BlobSettings
 from pipeline.codec import encode
 from pipeline.keys import Keys
 from pipeline.messages import CancelReason, Outcome, Prompt, Stage, StopReason
@@ -245,6 +246,7 @@ def shown_default(value: object) -> str:
     [
         ("The queue", QueueSettings, {}),
         ("A worker", WorkerSettings, {"stage": "*required*", "node": "*host*"}),
+        ("Blobs", BlobSettings, {}),
         ("The gateway", GatewaySettings, {}),
         ("Web search", SearchSettings, {}),
         ("Text environments", GymSettings, {}),
@@ -270,6 +272,7 @@ def test_each_variable_of_the_environment_is_explained_and_exists() -> None:
     built = {f"ROLLSTREAM_{name.upper()}" for name in QueueSettings.model_fields} | {
         f"ROLLSTREAM_WORKER_{name.upper()}" for name in WorkerSettings.model_fields
     }
+    built |= {f"ROLLSTREAM_BLOBS_{name.upper()}" for name in BlobSettings.model_fields}
     built |= {f"ROLLSTREAM_GATEWAY_{name.upper()}" for name in GatewaySettings.model_fields}
     built |= {f"ROLLSTREAM_SEARCH_{name.upper()}" for name in SearchSettings.model_fields}
     built |= {f"ROLLSTREAM_GYM_{name.upper()}" for name in GymSettings.model_fields}

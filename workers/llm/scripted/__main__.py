@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from pipeline.messages import RoutedExperts
 from workers.llm.backend import LogprobsMode
 from workers.llm.scripted.options import Latency, ServerOptions, WireVersion
 from workers.llm.scripted.policy import PolicyOptions
 from workers.llm.scripted.problems import read_problems
-from workers.llm.scripted.server import ScriptedServer, serve_until
+from workers.llm.scripted.process import serve_until_signal
+from workers.llm.scripted.server import ScriptedServer
 from workers.llm.tokenizer import load
-
-PARENT_FD = "ROLLSTREAM_PARENT_FD"
-"""As in `pipeline.process`, which knows Redis and so is not for us."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -46,6 +43,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--no-scale-out", action="store_true", help="no /inference/v1 routes")
     add("--no-dev-mode", action="store_true", help="no pause, versions and the like")
     add("--weights", default=server.weights, help="name of the weights that it starts with; default: what its label names")
+    add("--routed-experts", type=experts_of, metavar="LAYERS,TOP_K,EXPERTS", help="make up such experts and send them")
     add("--max-running", type=int, default=server.max_running)
     add("--api-key-file", type=Path, help="file that holds the key which guards /v1 and /inference")
     add("--first-token-ms", type=float, default=latency.first_token_s * 1000)
@@ -59,6 +57,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def experts_of(text: str) -> RoutedExperts:
+    """What `--routed-experts` says."""
+    layers, top_k, experts = map(int, text.split(","))
+    return RoutedExperts(layers=layers, top_k=top_k, experts=experts)
+
+
 def build(arguments: argparse.Namespace) -> ScriptedServer:
     """The server that a command line asks for."""
     options = ServerOptions(
@@ -69,6 +73,7 @@ def build(arguments: argparse.Namespace) -> ScriptedServer:
         dev_mode=not arguments.no_dev_mode,
         logprobs_mode=arguments.logprobs_mode,
         max_running=arguments.max_running,
+        routed_experts=arguments.routed_experts,
         weights=arguments.weights,
         api_key=arguments.api_key_file.read_text(encoding="utf-8").strip() if arguments.api_key_file else "",
         latency=Latency(
@@ -94,27 +99,5 @@ def build(arguments: argparse.Namespace) -> ScriptedServer:
     )
 
 
-async def run(server: ScriptedServer) -> None:
-    """Serve until a signal."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    if os.environ.get(PARENT_FD):
-        pipe = int(os.environ[PARENT_FD])
-
-        def on_end() -> None:
-            loop.remove_reader(pipe)
-            stop.set()
-
-        loop.add_reader(pipe, on_end)
-
-    def ready(url: str) -> None:
-        sys.stdout.write(url + "\n")
-        sys.stdout.flush()
-
-    await serve_until(stop, server, ready)
-
-
 if __name__ == "__main__":
-    asyncio.run(run(build(parse(sys.argv[1:]))))
+    asyncio.run(serve_until_signal(build(parse(sys.argv[1:]))))

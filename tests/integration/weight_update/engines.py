@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.messages import Sampling
-from tests.integration.weight_update.loading import OLD
+from pipeline.messages import Sampling, Trajectory
+from tests.integration.weight_update.loading import OLD, weights_of
 from workers.llm.scripted import ScriptedServer, ServerOptions
 from workers.llm.scripted.distribution import token_logprobs
 from workers.llm.scripted.options import Latency
@@ -47,3 +47,25 @@ def logprobs_of(weights: Sequence[str], prompt_ids: Sequence[int], ids: Sequence
     """What each token's logprob is when these weights made it."""
     vocab_size = ScriptedServer().tokenizer.vocab_size
     return token_logprobs(prompt_ids, ids, weights, sampling or Sampling(), mode="processed", vocab_size=vocab_size)
+
+
+def lies_in(trajectory: Trajectory, weights: Callable[[str], str] = weights_of) -> list[str]:
+    """Stretches of tokens that bear another version than that of the weights which made them.
+
+    Args:
+        weights: what was loaded for a version.
+    """
+    found: list[str] = []
+    for segment in trajectory.segments:
+        ids = segment.token_ids.tolist()
+        for turn in trajectory.turns:
+            labels = [
+                (max(turn.start, span.start), min(turn.end, span.end), span.version)
+                for span in segment.versions
+                if span.start < turn.end and turn.start < span.end
+            ]
+            held = [weights(label) for start, end, label in labels for _ in range(end - start)]
+            expected = logprobs_of(held, ids[: turn.start], ids[turn.start : turn.end], turn.sampling)
+            if segment.logprobs[turn.start : turn.end].tolist() != expected:
+                found.append(f"tokens {turn.start} to {turn.end}, said to be of {labels}")
+    return found

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 
 import pytest
 
 from pipeline.keys import Keys
-from pipeline.messages import Stage, Trajectory
-from pipeline.process import Shutdown
 from pipeline.redis_client import AsyncClient, redis_now_ms
 from pipeline.settings import QueueSettings
 from pipeline.testing import QueueAudit, wait_until
-from tests.integration.weight_update.engines import Engines, logprobs_of
+from tests.integration.weight_update.engines import Engines, lies_in
 from tests.integration.weight_update.loading import load, weights_of
 from trainer_client import JobRequest, LimitsRequest, Result, Run, SamplingRequest
 from workers.llm.scripted import Latency, ServerOptions
-from workers.settings import WorkerSettings
-from workers.worker import serve
 
 pytestmark = [pytest.mark.one_server, pytest.mark.slow, pytest.mark.timeout(120)]
 JOBS = 64
@@ -30,23 +24,6 @@ AWAY_S = 10.5
 WALL_S = 9.0
 TOKEN_S, TOKENS = 0.02, 100
 """Most answers are as long as they may be: their jobs call the model for two seconds."""
-
-
-@pytest.fixture
-async def workers(settings: QueueSettings, tmp_path: Path) -> AsyncIterator[None]:
-    """A worker of each stage in this process."""
-    shutdown = Shutdown()
-
-    def work(stage: Stage) -> asyncio.Task[int]:
-        worker = WorkerSettings(stage=stage, node="n1", slots=JOBS, grace_s=1.0, scratch_dir=tmp_path / "n1", adaptive=False)
-        return asyncio.create_task(serve(settings, worker, shutdown), name=stage.value)
-
-    tasks = [work(stage) for stage in Stage]
-    yield
-    assert not any(task.done() for task in tasks), "a worker ended by itself"
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def requests() -> list[JobRequest]:
@@ -62,24 +39,6 @@ def requests() -> list[JobRequest]:
         )
         for number in range(JOBS)
     ]
-
-
-def lies_in(trajectory: Trajectory) -> list[str]:
-    """Stretches of tokens that bear another version than that of the weights which made them."""
-    found: list[str] = []
-    for segment in trajectory.segments:
-        ids = segment.token_ids.tolist()
-        for turn in trajectory.turns:
-            labels = [
-                (max(turn.start, span.start), min(turn.end, span.end), span.version)
-                for span in segment.versions
-                if span.start < turn.end and turn.start < span.end
-            ]
-            weights = [weights_of(label) for start, end, label in labels for _ in range(end - start)]
-            expected = logprobs_of(weights, ids[: turn.start], ids[turn.start : turn.end], turn.sampling)
-            if segment.logprobs[turn.start : turn.end].tolist() != expected:
-                found.append(f"tokens {turn.start} to {turn.end}, said to be of {labels}")
-    return found
 
 
 Absence = Callable[[Run], AbstractAsyncContextManager[object]]

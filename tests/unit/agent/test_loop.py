@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.engines import InvalidResponse, Refused, Retryable
+from pipeline.engines.errors import Unsupported
 from pipeline.errors import InvalidRequest, JobCancelled
-from pipeline.messages import ChatMessage, JobSpec, Json, Limits, Sampling, StopReason, Trajectory
+from pipeline.messages import ChatMessage, JobSpec, Json, Limits, RoutedExperts, Sampling, StopReason, Trajectory
 from pipeline.testing.builders import a_job, a_template
 from pipeline.testing.wait import wait_until
 from workers.agent import (
@@ -33,6 +34,7 @@ from workers.agent import (
 from workers.agent.renderers import THINKING_DROPPED
 from workers.llm import GenRequest, GenResult, Span
 from workers.llm.scripted import InProcessBackend, Problem, ServerOptions
+from workers.llm.scripted.experts import made_up_experts
 from workers.tools.base import Tool, ToolOverran, ToolResult, ToolSet
 from workers.tools.finish import FinishTool
 
@@ -69,6 +71,7 @@ class Scene:
     limits: Limits = field(default_factory=lambda: Limits(run_active_s=60.0))
     sampling: Sampling = field(default_factory=Sampling)
     exact_logprobs: bool = True
+    routed_experts: RoutedExperts | None = None
     settings: AgentSettings = field(default_factory=lambda: AgentSettings(retry=RetryPolicy(delay_s=0.0)))
     active: ActiveTime | None = None
     keep_thinking: bool = True
@@ -79,7 +82,10 @@ class Scene:
 
     @property
     def job(self) -> JobSpec:
-        return replace(a_job(), template=a_template(limits=self.limits, sampling=self.sampling, exact_logprobs=self.exact_logprobs))
+        template = a_template(
+            limits=self.limits, sampling=self.sampling, exact_logprobs=self.exact_logprobs, routed_experts=self.routed_experts
+        )
+        return replace(a_job(), template=template)
 
     async def run(self) -> AgentEnd:
         async def gate() -> None:
@@ -654,3 +660,29 @@ async def test_promise_6_holds_for_whatever_the_policy_says() -> None:
         )
         assert end.stop in (StopReason.FINISHED, StopReason.TOKENS)
         assert scene.trajectory().turns
+
+
+async def test_each_call_is_asked_for_the_experts_that_are_not_here_yet() -> None:
+    """A dialogue of many turns over a long prompt would else bring the experts of all of it with each turn."""
+    model = RoutedExperts(layers=3, top_k=2, experts=300)
+    scene = Scene(
+        InProcessBackend([call("one"), call("two"), ANSWER], options=ServerOptions(routed_experts=model)),
+        tools=[Echo()],
+        routed_experts=model,
+    )
+
+    await scene.run()
+
+    ((index, rows),) = scene.recorder.experts()
+    (segment,) = scene.recorder.trajectory(StopReason.FINISHED).segments
+    ends = [turn.end for turn in scene.recorder.turns]
+    assert (index, rows.dtype.name, len(rows)) == (0, "uint16", len(segment.token_ids) - 1)
+    assert (rows == made_up_experts(segment.token_ids, model)).all()
+    assert [request.experts_from for request in scene.backend.requests] == [0, ends[0] - 1, ends[1] - 1]
+
+
+async def test_a_model_without_the_experts_that_were_asked_for_ends_the_attempt() -> None:
+    scene = Scene(InProcessBackend([ANSWER]), routed_experts=RoutedExperts(layers=3, top_k=2, experts=300))
+
+    with pytest.raises(Unsupported, match="routed"):
+        await scene.run()

@@ -54,15 +54,19 @@ async def sweep_blobs(
     *,
     namespace: str,
     shards: int = 1,
+    run: str = "",
     grace_s: float = GRACE_S,
     unknown_run_grace_s: float = UNKNOWN_RUN_GRACE_S,
 ) -> Swept:
-    """Deletes lives that nobody needs; for housekeeping, beside workers and trainers.
+    """Deletes lives that nobody needs, beside workers and trainers.
+
+    Args:
+        run: only of this one, as its trainer does; empty = of all, for housekeeping.
 
     Raises:
         BrokerError
     """
-    old = [kept for kept in await asyncio.to_thread(lambda: list(store.lives())) if kept.age_s >= grace_s]
+    old = [kept for kept in await asyncio.to_thread(lambda: list(store.lives(run))) if kept.age_s >= grace_s]
     deleted = 0
     known_runs: dict[str, bool] = {}
     for at in range(0, len(old), AT_ONCE):

@@ -21,7 +21,6 @@ from pipeline.scripts.trainer_calls import TrainerScripts
 from pipeline.settings import QueueSettings
 from pipeline.step_request import StepRequest
 from pipeline.validation_request import ValidationRequest
-from trainer_client.acked_blobs import AckedBlobs
 from trainer_client.bodies import BodyStore
 from trainer_client.broken_groups import BrokenGroups
 from trainer_client.calls import Calls
@@ -39,6 +38,7 @@ from trainer_client.policy_version import PolicyVersion
 from trainer_client.progress import FeedProgress, Progress
 from trainer_client.reader import BLOCK_S, ResultsReader
 from trainer_client.results import Result
+from trainer_client.run_blobs import RunBlobs
 from trainer_client.run_pause import RunPause
 from trainer_client.run_statistics import RunStatistics, SeenJobs, read_statistics
 from trainer_client.servers import Servers
@@ -90,7 +90,7 @@ class Run:
         self._trainer_scripts = TrainerScripts(client, keys)
         blobs = open_store(BlobSettings.load(), settings.namespace)
         self._bodies = BodyStore(client, self._calls, blobs)
-        self._acked_blobs = AckedBlobs(run, blobs, client, settings)
+        self._run_blobs = RunBlobs(run, blobs, client, settings)
         self._seen = SeenJobs()
         self._broken = BrokenGroups(run, incarnation)
         self._inbox = Inbox(incarnation, self._make_result, lambda record: progress.settle([record]), self._broken.take)
@@ -373,7 +373,7 @@ class Run:
             await self._calls.make(self._scripts.ack, self.id, self.incarnation, part)
             for _, kind, unit in part:
                 self._inbox.drop(kind, unit)
-        await self._acked_blobs.delete(units)
+        await self._run_blobs.delete(units)
 
     async def save_state(self) -> None:
         await self._calls.make(self._trainer_scripts.save_state, self.id, self.incarnation, self._progress.to_json())
@@ -616,6 +616,7 @@ class Run:
         self._spawn("extend", self._keeper.extend())
         self._spawn("tidy", self._keeper.tidy())
         self._spawn("repeat", self._keeper.repeat())
+        self._spawn("sweep", self._run_blobs.sweep(self._life.stop))
 
     def _spawn(self, name: str, work: Awaitable[None]) -> None:
         self._tasks.create_task(self._guarded(name, work), name=f"{name}-{self.id}")

@@ -180,11 +180,11 @@ class SharedFolder:
     def jobs_of(self, run: str) -> set[str]:
         return {name for name in self._names((run,)) if JOB.match(name)} if RUN.match(run) else set()
 
-    def lives(self) -> Iterator[KeptLife]:
-        for run in self._names(()):
-            for job in self._names((run,)) if RUN.match(run) else ():
-                for folder in self._names((run, job)) if JOB.match(job) else ():
-                    life = Life.of_folder(run, job, folder)
+    def lives(self, run: str = "") -> Iterator[KeptLife]:
+        for its_run in [run] if run else self._names(()):
+            for job in self._names((its_run,)) if RUN.match(its_run) else ():
+                for folder in self._names((its_run, job)) if JOB.match(job) else ():
+                    life = Life.of_folder(its_run, job, folder)
                     if life is None:
                         continue
                     with contextlib.suppress(OSError), self._opened(life.folders) as descriptor:

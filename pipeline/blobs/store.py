@@ -63,8 +63,8 @@ class BlobStore(Protocol):
         """Jobs of a run that have something here."""
         ...
 
-    def lives(self) -> Iterator[KeptLife]:
-        """All that is here, in no order."""
+    def lives(self, run: str = "") -> Iterator[KeptLife]:
+        """All that is here of a run, or of all runs, in no order."""
         ...
 
 

@@ -12,9 +12,10 @@ import psutil
 
 from ops.child_processes import Child, ChildProcesses
 from pipeline import codec
+from pipeline.blobs import SharedFolder
 from pipeline.inference_pool import InferencePool, Server
 from pipeline.keys import Keys
-from pipeline.messages import JobTemplate, Limits, Prompt, Sampling, Stage
+from pipeline.messages import JobTemplate, Limits, Prompt, RoutedExperts, Sampling, Stage
 from pipeline.redis_client import AsyncClient, command_client
 from pipeline.scripts import Scripts, Unit
 from pipeline.settings import QueueSettings
@@ -24,6 +25,8 @@ from workers.sandbox.service.settings import SANDBOXES
 
 RUN = "killed"
 LEASE_S = 2.0
+EXPERTS = RoutedExperts(layers=2, top_k=2, experts=16)
+"""Of the model, which says them in every answer."""
 PROBLEMS = "\n".join(f'{{"question": "What is {a} plus {a + 1}?", "answer": "{2 * a + 1}"}}' for a in range(40))
 
 
@@ -60,8 +63,17 @@ class MathFleet:
             child.process.kill()
             child.process.wait()
 
-    async def accept(self, first: int, jobs: int, *, tools: bool = True) -> list[Unit]:
-        """Single math jobs."""
+    @property
+    def blobs(self) -> SharedFolder:
+        """What RUN keeps beside records."""
+        return SharedFolder(self.folder / "blobs", self.settings.namespace, min_free_bytes=0)
+
+    async def accept(self, first: int, jobs: int, *, tools: bool = True, experts: bool = False) -> list[Unit]:
+        """Single math jobs.
+
+        Args:
+            experts: whether they keep those that their tokens were routed to.
+        """
         template = JobTemplate(
             task="math",
             options={"tools": tools},
@@ -70,13 +82,14 @@ class MathFleet:
             max_lost=20,
             max_failed=20,
             expected_bytes=4096,
+            routed_experts=EXPERTS if experts else None,
         )
         units = [
             Unit(f"{RUN}.j{n}", 0, f"j{n}", 0, "1.0", codec.encode(Prompt(id=f"j{n}", data=_problem(n))))
             for n in range(first, first + jobs)
         ]
         body = codec.encode(template)
-        await self.scripts.accept(RUN, self.incarnation, template, "t", body, units, max_waiting=10**6, window=64)
+        await self.scripts.accept(RUN, self.incarnation, template, f"t{int(experts)}", body, units, max_waiting=10**6, window=64)
         return units
 
     def of_sandboxes(self) -> list[str]:
@@ -110,7 +123,7 @@ async def math_fleet(stages: Sequence[Stage] = tuple(Stage), **variables: str) -
             "ROLLSTREAM_LEASE_S": str(LEASE_S),
             "ROLLSTREAM_RETRY_BACKOFF_S": "0.05",
             "ROLLSTREAM_SANDBOX_BACKEND": "process",  # what the scripted model writes is known
-            **{f"ROLLSTREAM_{name.upper()}_DIR": str(folder / name) for name in ("run", "scratch", "state", "data")},
+            **{f"ROLLSTREAM_{name.upper()}_DIR": str(folder / name) for name in ("run", "scratch", "state", "data", "blobs")},
             **variables,
         }
         children = stack.enter_context(ChildProcesses(folder / "logs", environment))
@@ -118,6 +131,7 @@ async def math_fleet(stages: Sequence[Stage] = tuple(Stage), **variables: str) -
             "model",
             "workers.llm.scripted",
             *("--socket", str(folder / "m"), "--problems", str(folder / "problems.jsonl"), "--tool-rate", "0.9", "--mean-steps", "1"),
+            *("--routed-experts", f"{EXPERTS.layers},{EXPERTS.top_k},{EXPERTS.experts}"),
         )
         client = command_client(settings)
         try:

@@ -15,10 +15,12 @@ import pytest
 
 from ops.chaos.campaign import WORKER_FAILPOINTS
 from ops.child_processes import Child, ChildProcesses, log_tail
+from pipeline import codec
+from pipeline.blob_sweep import sweep_blobs
 from pipeline.failpoints import FAILPOINT, FAILPOINT_ONCE
 from pipeline.inference_pool import Call, InferencePool, Server
 from pipeline.keys import Keys
-from pipeline.messages import Stage
+from pipeline.messages import Stage, Trajectory
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Scripts, Unit
 from pipeline.scripts.calls import new_nonce
@@ -29,7 +31,7 @@ from pipeline.testing.wait import wait_until
 from tests.e2e.documents import listed_failpoints
 from tests.faults.diary import Diary
 from tests.faults.judging_trainer import OUTSIDE_POINTS
-from tests.faults.math_fleet import RUN, MathFleet, ended
+from tests.faults.math_fleet import EXPERTS, RUN, MathFleet, ended
 from tests.faults.test_worker_processes import GRADER_POINTS
 from tests.integration.images.test_kills import IMAGE_POINTS
 from tests.integration.sandbox_life.test_service_kills import SERVICE_POINTS
@@ -42,6 +44,7 @@ WORKER_POINTS = {
     "sandbox_attach": Stage.RUN,
     "sandbox_kernel": Stage.RUN,
     "sandbox_stop": Stage.RUN,
+    "blob_put": Stage.RUN,
     "pool_assign": Stage.RUN,
     "pool_renew": Stage.RUN,
     "pool_release": Stage.RUN,
@@ -85,6 +88,20 @@ COMMAND_POINTS = {
 }
 
 
+async def only_named_blobs_are_left(fleet: MathFleet, records: list[dict[str, str]]) -> None:
+    """Each record's can be read, and a sweep takes those of the attempts that were killed."""
+    await sweep_blobs(fleet.blobs, fleet.client, namespace=fleet.settings.namespace, grace_s=0.0)
+    named: set[tuple[str, str]] = set()
+    for record in records:
+        body = await ask(fleet.client, "GET", fleet.keys.body(record["job"], record["ra"], Stage.RUN.value))
+        trajectory = codec.decode(Trajectory, body)
+        blobs = [blob for segment in trajectory.segments for blob in segment.blobs]
+        assert [fleet.blobs.get(blob, record["job"]).shape[1:] for blob in blobs] == [(EXPERTS.layers, EXPERTS.top_k)] * len(blobs)
+        named |= {(record["job"], record["ra"]) for _ in blobs}
+    assert len(named) > len(records) / 2, "one that was settled from its journal has none, most have some"
+    assert {(kept.life.job, str(kept.life.attempt)) for kept in fleet.blobs.lives()} == named
+
+
 async def meets_an_unreachable_server(worker: Child, pool: InferencePool) -> None:
     """Gives its run servers that are not there, one after the other: a keeper finds each of them out within a second or two."""
     given: list[str] = []
@@ -121,7 +138,7 @@ async def test_a_worker_killed_at_any_call_of_a_sandbox_or_the_pool_loses_nothin
     for name, stage in WORKER_POINTS.items():
         once = fleet.folder / f"once-{name}"
         fleet.start(stage, **{FAILPOINT: name, FAILPOINT_ONCE: str(once)})
-        units += await fleet.accept(len(units), 4)
+        units += await fleet.accept(len(units), 4, experts=True)
         worker = fleet.workers[stage]
         if name == "pool_report":
             await meets_an_unreachable_server(worker, pool)
@@ -139,6 +156,7 @@ async def test_a_worker_killed_at_any_call_of_a_sandbox_or_the_pool_loses_nothin
     assert await audit.all_ended(RUN, units) == []
     assert {record["out"] for record in await audit.results(RUN)} <= {"ok", "model_failure"}
     await wait_until(lambda: not fleet.of_sandboxes(), "no sandbox is left", timeout_s=30)
+    await only_named_blobs_are_left(fleet, await audit.results(RUN))
 
 
 @pytest.mark.timeout(300)

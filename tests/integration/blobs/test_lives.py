@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +13,11 @@ from pipeline.blob_sweep import UNKNOWN_RUN_GRACE_S, Swept, sweep_blobs
 from pipeline.blobs import Life, SharedFolder
 from pipeline.messages import Stage, Trajectory
 from pipeline.redis_client import ask
-from pipeline.testing import ManualWorker, a_trajectory, carry
+from pipeline.settings import QueueSettings
+from pipeline.testing import ManualWorker, a_trajectory, carry, wait_until
 from tests.integration.stages.fleet import RUN, Fleet, Play
-from trainer_client.acked_blobs import AckedBlobs
+from trainer_client import connect
+from trainer_client.run_blobs import RunBlobs
 from workers.handlers.base import RunContext
 
 pytestmark = pytest.mark.one_server
@@ -99,11 +103,30 @@ async def test_a_job_that_redis_forgot_and_ran_again_keeps_its_second_life(fleet
     assert attempts(store, job) == [1]
 
 
+def make_old(store: SharedFolder) -> None:
+    """As if all of it were from two hours ago."""
+    for path in store.root.glob("*/*/*/*"):
+        os.utime(path, (time.time() - 7200, time.time() - 7200))
+
+
+async def test_a_trainer_that_connects_takes_away_what_the_last_one_missed(settings: QueueSettings, store: SharedFolder) -> None:
+    """Killed between an ack and the deletion, or while a worker was killed: no record names it, and nobody else would look."""
+    store.put(Life.new("moe.acked", 3), "log", SOME)
+    store.put(Life.new("other.job", 3), "log", SOME)
+    make_old(store)
+    store.put(Life.new("moe.new", 1), "log", SOME)
+
+    async with connect(settings, run="moe"):
+        await wait_until(lambda: attempts(store, "moe.acked") == [], "the old life is gone")
+
+    assert (attempts(store, "moe.new"), attempts(store, "other.job")) == ([1], [3])
+
+
 async def test_what_was_acked_goes_and_what_still_runs_stays(fleet: Fleet, store: SharedFolder) -> None:
     done, running = await fleet.add("done", "running")
     fleet.start(play=Play(on_run=keeping))
     records = await fleet.results(2)
-    blobs = AckedBlobs(RUN, store, fleet.client, fleet.settings)
+    blobs = RunBlobs(RUN, store, fleet.client, fleet.settings)
     await fleet.scripts.ack(RUN, fleet.incarnation, [(records[done].get("entry", ""), "job", done)])
 
     assert await blobs.delete([("", "job", done), ("", "job", running), ("", "step", "1")]) == 1

@@ -1,16 +1,17 @@
-"""Deletes what acked jobs kept beside their records.
+"""Deletes what a run's jobs kept beside their records: with the ack, and now and then what was missed.
 
 The ack is Redis's to carry out: it leaves what has not ended. So afterwards Redis is asked which of the acked jobs it does not know any
-more, and those are deleted, many in few calls and in a thread. Whatever is missed, since a trainer died in between or Redis was away, is
-swept (`pipeline/blob_sweep.py`).
+more, and those are deleted, many in few calls and in a thread. What was missed (a trainer died in between, Redis was away, a killed worker,
+an attempt that another one fenced) is swept when a trainer connects and each hour after (`pipeline/blob_sweep.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 
-from pipeline.blob_sweep import job_states
+from pipeline.blob_sweep import job_states, sweep_blobs
 from pipeline.blobs import BlobStore
 from pipeline.errors import BrokerError
 from pipeline.redis_client import AsyncClient
@@ -20,8 +21,10 @@ from trainer_client.logs import Log
 
 log = Log(__name__)
 
+SWEEP_EVERY_S = 3600.0
 
-class AckedBlobs:
+
+class RunBlobs:
     """Those of one run.
 
     Args:
@@ -33,6 +36,23 @@ class AckedBlobs:
         self._store = store
         self._client = client
         self._settings = settings
+
+    async def sweep(self, stop: asyncio.Event) -> None:
+        """Looks for what nobody needs, until told to stop."""
+        if self._store is None:
+            return
+        while not stop.is_set():
+            try:
+                swept = await sweep_blobs(
+                    self._store, self._client, namespace=self._settings.namespace, shards=self._settings.shards, run=self._run
+                )
+                if swept.deleted:
+                    log.info("blobs_swept", run=self._run, attempts=swept.deleted)
+            except BrokerError as error:
+                log.warning("blobs_not_swept", run=self._run, error=str(error))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SWEEP_EVERY_S):
+                    await stop.wait()
 
     async def delete(self, units: Iterable[tuple[str, Kind, str]]) -> int:
         """Deletes what jobs and groups had that were acked just now; returns of how many jobs. An ack never fails of it."""
@@ -52,4 +72,4 @@ class AckedBlobs:
         return await asyncio.to_thread(store.drop_jobs, self._run, [job for job, state in states.items() if state is None])
 
 
-__all__ = ["AckedBlobs"]
+__all__ = ["RunBlobs"]

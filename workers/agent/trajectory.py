@@ -184,9 +184,10 @@ class TrajectoryRecorder:
         return self._segments[-1].expert_rows if self._segments else 0
 
     def experts(self) -> Iterator[tuple[int, ExpertRows]]:
-        """Each segment that has any: its index, and the experts of its tokens from the first on."""
+        """Each segment that has them of all tokens before its last sampled one: its index, and the experts of its tokens from the first on.
+        One that ended with an aborted call may not."""
         for index, segment in enumerate(self._segments):
-            if segment.experts:
+            if segment.experts and segment.turns[-1][1] - 1 <= segment.expert_rows:
                 yield index, _joined(segment.experts)
 
     # ---- recording

@@ -87,8 +87,8 @@ class GenResult:
     server_request_id: str
     seconds: float
     experts: ExpertRows | None = None
-    """Those of tokens `experts_from` of the request to the last but one of prompt and output together; None = nobody asked, or nothing was
-    sampled."""
+    """Those of tokens `experts_from` of the request to the last but one of prompt and output together; None = nobody asked, nothing was
+    sampled, or the call was aborted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

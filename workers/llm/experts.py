@@ -32,7 +32,8 @@ MAX_HEADER_BYTES = 4096
 
 
 def from_npy(raw: object, request: GenRequest, answer: Answer, server: str) -> ExpertRows | None:
-    """What vLLM's `routed_experts` says; None where nobody asked, or nothing was sampled.
+    """What vLLM's `routed_experts` says; None where nobody asked, nothing was sampled, or the call was aborted: engines may say nothing
+    then, and the call that goes on is asked for those rows, too.
 
     Raises:
         InvalidResponse: it is not what was asked for.
@@ -71,9 +72,9 @@ def from_int32(raw: object, request: GenRequest, answer: Answer, server: str) ->
 
 
 def _content(raw: object, request: GenRequest, answer: Answer, server: str) -> bytes | None:
-    if request.experts is None or not answer.output_ids:
+    if request.experts is None or not answer.output_ids or (raw is None and answer.finish == "abort"):
         return None
-    if raw is None and answer.finish != "abort":
+    if raw is None:
         remedy = "start it with --enable-return-routed-experts, or ask for none"
         raise Unsupported(server, "say which experts its tokens were routed to", remedy, status=NOT_IMPLEMENTED)
     if not isinstance(raw, str):

@@ -69,6 +69,28 @@ def test_what_no_call_read_has_no_rows() -> None:
     assert len(rows_of(recorder)[0]) == 2
 
 
+def test_the_call_that_goes_on_from_an_aborted_one_brings_its_rows_too() -> None:
+    """vLLM says the experts of a request that finished by itself, and nothing of one that was aborted for an update of weights."""
+    recorder = TrajectoryRecorder()
+    recorder.add_prompt([1, 2])
+    recorder.add_call(a_result([3, 4]), a_turn())
+    assert (recorder.expert_rows, rows_of(recorder)) == (0, {})
+    said(recorder, [5], made_up_experts([1, 2, 3, 4, 5], MODEL, recorder.expert_rows))
+
+    assert np.array_equal(rows_of(recorder)[0], made_up_experts([1, 2, 3, 4, 5], MODEL))
+
+
+def test_a_segment_that_ends_with_an_aborted_call_has_none() -> None:
+    """The job's time was over. Rows of the first turns alone would leave sampled tokens without any."""
+    recorder = TrajectoryRecorder()
+    recorder.add_prompt([1, 2])
+    said(recorder, [3], made_up_experts([1, 2, 3], MODEL))
+    recorder.add_prompt([1, 2, 3, 4])
+    recorder.add_call(a_result([5, 6]), a_turn())
+
+    assert rows_of(recorder) == {}
+
+
 def test_a_gap_is_refused() -> None:
     recorder = TrajectoryRecorder()
     recorder.add_prompt([1, 2, 3])

@@ -120,8 +120,9 @@ def test_a_server_that_does_not_say_is_an_error_that_another_try_does_not_help()
     assert not caught.value.retryable
 
 
-def test_nothing_is_wanted_where_nobody_asked_or_nothing_was_sampled() -> None:
+def test_nothing_is_said_where_nobody_asked_nothing_was_sampled_or_the_call_was_aborted() -> None:
     aborted = replace(ANSWER, output_ids=[], logprobs=[], finish="abort")
 
+    assert from_npy(None, REQUEST, replace(ANSWER, finish="abort"), "s") is None
     assert from_npy(npy(ROWS), replace(REQUEST, experts=None), ANSWER, "s") is None
     assert from_npy(None, REQUEST, aborted, "s") is None

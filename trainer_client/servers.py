@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.errors import InvalidRequest
-from pipeline.inference_pool import InferencePool, PoolState, Server, ServerState, standing
+from pipeline.inference_pool import InferencePool, PoolState, Server, ServerState, standing, wrong_address
 from pipeline.inference_pool.records import ControlledBy
 from pipeline.redis_client import AsyncClient
 from pipeline.settings import QueueSettings
@@ -44,8 +44,8 @@ class Servers:
         if not listed:
             raise InvalidRequest("expected at least one address, got none", field="urls")
         for url in listed:
-            if not str(url).startswith(("http://", "https://", "unix:")) or " " in url:
-                raise InvalidRequest(f"expected http://host:port or unix:/path.sock, got {url!r}", field="urls")
+            if why := wrong_address(url):
+                raise InvalidRequest(why, field="urls")
         if control not in ("ops", "trainer"):
             raise InvalidRequest(f"expected ops or trainer, got {control!r}", field="control")
         servers = [Server(url.rstrip("/"), model, control=control, shared=shared) for url in listed]

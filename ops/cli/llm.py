@@ -130,7 +130,7 @@ def _change(verb: Literal["drain", "drop"], urls: Sequence[str] | None, run: str
 
 def _check_address(url: str) -> None:
     """A mistyped address would only show as jobs that wait."""
-    scheme, _, rest = url.partition(":")
-    fits = scheme in ("http", "https") and rest.startswith("//") and rest.strip("/")
-    if not (fits or (scheme == "unix" and rest.startswith("/"))):
-        raise typer.BadParameter(f"expected http://host:port or unix:/path, got {url!r}", param_hint="URLS")
+    from pipeline.inference_pool import wrong_address
+
+    if why := wrong_address(url):
+        raise typer.BadParameter(why, param_hint="URLS")

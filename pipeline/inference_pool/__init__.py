@@ -5,11 +5,13 @@
     PoolPlaces                    how many jobs may act in each process, and how busy the servers are (`places.py`)
     Server, Assignment, ...       what goes in and out (`records.py`)
     label, number_of, ...         the labels of weights (`labels.py`)
+    wrong_address                 what may be the address of a server (`addresses.py`)
     why_waiting, standing         the state in sentences, for people (`words.py`)
 
 State is in Redis under a tag of its own, `{<namespace>:pool}`; its keys are listed in `pipeline/keys.py`, its scripts are `pool_*.lua`.
 """
 
+from pipeline.inference_pool.addresses import wrong_address
 from pipeline.inference_pool.labels import ANY, AllowedLabels, label, label_in_record, number_of, updating_label
 from pipeline.inference_pool.looks import DueLook, Looked, PoolLooks, Seen
 from pipeline.inference_pool.places import PlacesOf, PoolPlaces, RunLoad, SeenLoad, read_places
@@ -64,4 +66,5 @@ __all__ = [
     "standing",
     "updating_label",
     "why_waiting",
+    "wrong_address",
 ]

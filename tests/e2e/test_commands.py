@@ -131,7 +131,7 @@ def test_what_is_not_there_is_said_and_ends_with_an_exit_code(command: Command) 
     assert (mistyped.returncode, "no stream 'results'; there are: init" in mistyped.stderr) == (2, True)
     assert (cancelled.returncode, "1 are not known" in cancelled.stdout) == (2, True)
     assert (dropped.returncode, "run first has no server http://127.0.0.1:1" in dropped.stderr) == (1, True)
-    assert (given.returncode, "expected http://host:port or unix:/path, got 'localhost:8000'" in given.stderr) == (2, True)
+    assert (given.returncode, "expected http://host:port or unix:/path.sock, got 'localhost:8000'" in given.stderr) == (2, True)
 
 
 @pytest.mark.one_server

@@ -184,8 +184,18 @@ def _refuse_web_pages(headers: Mapping[str, str], *, needs_own_host: bool) -> No
             f"without token files the gateway takes requests for this machine only (Host: 127.0.0.1), got {host[:80]!r}",
         )
     origin = headers.get("Origin")
-    if origin is not None and _host_of(origin) not in {host, *LOOPBACK} - {""}:
+    is_other = origin is not None and (not host or _place_of(origin) != _place_of(f"//{headers.get('Host', '')}"))
+    # of an image or a link browsers send no origin, but where the page is from
+    if is_other or headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
         raise Refusal(403, "foreign_origin", "the gateway takes no request that a web page of another site sent: send it from a program")
+
+
+def _place_of(url: str) -> str:
+    """Host and port: a page that another port of this machine serves is another site."""
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return "?"
 
 
 def _host_of(url: str) -> str:

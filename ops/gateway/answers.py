@@ -7,6 +7,7 @@ In JSON an array is a list, with null where a number is none (a logprob where no
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -21,6 +22,7 @@ from ops.gateway.refusals import Refusal
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 MSGPACK_NAMES = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
+WEIGHT = re.compile(r"[01](\.[0-9]{0,3})?\Z")
 AT_ONCE = 4
 """Large answers that are made at a time: each is some copies of a trajectory."""
 
@@ -33,18 +35,30 @@ def json_answer(value: object, *, status: int = 200, headers: dict[str, str] | N
 
 
 def form_of(accept: str) -> str:
-    """JSON unless msgpack is named and JSON is not named before it.
+    """JSON unless msgpack is preferred: by weight (`q`), and by order where weights are equal.
 
     Raises:
         Refusal: 406, neither is accepted.
     """
-    names = [part.split(";")[0].strip().lower() for part in accept.split(",") if part.strip()] or ["*/*"]
-    for name in names:
+    for name in _accepted(accept) or ["*/*"]:
         if name in MSGPACK_NAMES:
             return MSGPACK
         if name in (JSON, "application/*", "*/*", "text/*", "text/html"):
             return JSON
     raise Refusal(406, "not_acceptable", f"expected Accept: {JSON} or {MSGPACK}, got {accept[:80]!r}")
+
+
+def _accepted(accept: str) -> list[str]:
+    """The names in a header, those that are wanted most first."""
+    found = []
+    for part in accept.split(","):
+        name, *parameters = (word.strip().lower() for word in part.split(";"))
+        weight = next((word[2:] for word in parameters if word.startswith("q=")), "1")
+        if name and (not WEIGHT.match(weight) or float(weight) > 0):
+            found.append((-float(weight) if WEIGHT.match(weight) else -1.0, name))
+    if accept.strip(" ,") and not found:
+        return ["nothing"]
+    return [name for _, name in sorted(found, key=lambda one: one[0])]
 
 
 class LargeAnswers:

@@ -3,7 +3,7 @@
 Invariants
     - Bytes are reserved before they are read, as many as the request says or, when it does not say, as many as one may have. So what many
       clients send at once stays within the budget, and one beyond it is told to come again.
-    - Nothing is decompressed: a few bytes cannot become many.
+    - Nothing is decompressed, and values are counted before they are made: a few bytes cannot become many.
     - What comes out is a JSON object of at most `MAX_SCHEMA`, or a refusal that says what was expected.
 """
 
@@ -24,7 +24,11 @@ from ops.gateway.refusals import Refusal
 MAX_SCHEMA = 1
 """Of requests; `schema_version` may say which one a client writes."""
 VERSION_FIELD = "schema_version"
+MOST_VALUES = 200_000
+"""In one body: a value of two bytes takes a hundred in memory, and each one is looked at more than once."""
+TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 LONG_NUMBER = re.compile(rb"[0-9]{19}")
+NAN = b"NaN"
 SMALL_BYTES = 128 * 1024
 """Checked in a few milliseconds."""
 T = TypeVar("T")
@@ -42,8 +46,11 @@ class BodyBudget:
     def free_bytes(self) -> int:
         return self._left
 
-    async def read_object(self, request: web.Request, *, may_be_empty: bool = False) -> dict[str, object]:
+    async def read_object(self, request: web.Request, *, may_be_empty: bool = False, missing_is_null: bool = False) -> dict[str, object]:
         """The JSON object in a request.
+
+        Args:
+            missing_is_null: as of `parse_object`.
 
         Raises:
             Refusal: 400 no JSON object, 408 too slow, 413 too large, 415 not JSON, 503 too many at once.
@@ -56,7 +63,9 @@ class BodyBudget:
         # a page in a browser can send any body without being asked first, but not under this name
         if request.content_type != "application/json":
             raise Refusal(415, "not_json", f"expected Content-Type: application/json, got {request.content_type[:80]!r}")
-        return parse_object(raw)
+        if len(raw) > SMALL_BYTES:
+            return await asyncio.to_thread(parse_object, raw, missing_is_null=missing_is_null)
+        return parse_object(raw, missing_is_null=missing_is_null)
 
     async def _read(self, request: web.Request) -> bytes:
         said = request.content_length
@@ -91,6 +100,15 @@ class BodyBudget:
             self._left += n_bytes
 
 
+def _has_too_many_values(raw: bytes) -> bool:
+    """Whether there are more than may be. Commas divide values; those in texts do not count."""
+    return raw.count(b",") + raw.count(b"[") > MOST_VALUES and _n_values(TEXT.sub(b"", raw)) > MOST_VALUES
+
+
+def _n_values(bare: bytes) -> int:
+    return sum(map(bare.count, (b",", b"[", b"{")))
+
+
 async def checked(request: web.Request, check: Callable[[], T]) -> T:
     """What checking a request gives; a large one is checked in a thread, since millions of values take seconds in which nobody else is
     served.
@@ -104,16 +122,24 @@ async def checked(request: web.Request, check: Callable[[], T]) -> T:
     return await asyncio.to_thread(check)
 
 
-def parse_object(raw: bytes) -> dict[str, object]:
+def parse_object(raw: bytes, *, missing_is_null: bool = False) -> dict[str, object]:
     """A JSON object without its version.
 
+    Args:
+        missing_is_null: take NaN, which is no JSON and what Python's own writer makes of a value that a table has not, as null.
+
     Raises:
-        Refusal: it is none, or is written for a newer gateway.
+        Refusal: it is none, has too many values, or is written for a newer gateway.
     """
+    if _has_too_many_values(raw):
+        raise Refusal(
+            413, "too_large", f"expected at most {MOST_VALUES:,} values, got more: send a path or a name in place of long content"
+        )
     try:
-        found = orjson.loads(raw)
+        found = _with_nulls(raw) if missing_is_null and NAN in raw else orjson.loads(raw)
         if LONG_NUMBER.search(raw) is not None:
-            found = json.loads(raw)  # orjson makes a float of an integer above 64 bits; checks refuse it as the integer that it is
+            # orjson makes a float of an integer above 64 bits; checks refuse it as the integer that it is
+            found = json.loads(raw, parse_constant=_constant)
     except (ValueError, RecursionError) as error:
         raise Refusal(400, "not_json", f"expected a JSON object: {error}") from None
     if not isinstance(found, dict):
@@ -129,6 +155,23 @@ def parse_object(raw: bytes) -> dict[str, object]:
             field=VERSION_FIELD,
         )
     return found
+
+
+def _with_nulls(raw: bytes) -> object:
+    try:
+        return orjson.loads(raw)  # the word may stand in a text alone
+    except orjson.JSONDecodeError:
+        found = json.loads(raw, parse_constant=_constant)
+    try:
+        orjson.dumps(found)
+    except TypeError as error:  # texts that are no Unicode, which the other reader takes
+        raise ValueError(str(error)) from None
+    return found
+
+
+def _constant(word: str) -> None:
+    if word != "NaN":
+        raise ValueError(f"{word} is no number of JSON")
 
 
 def _kind(value: object) -> str:

@@ -25,7 +25,9 @@ from trainer_client.records import Unreadable, read_record
 
 log = structlog.get_logger(__name__)
 
-ENTRY = re.compile(r"\d{1,20}-\d{1,20}\Z")
+ENTRY = re.compile(r"([0-9]{1,20})-([0-9]{1,20})\Z")
+MOST_OF_AN_ID = 2**64 - 1
+"""Of each half: Redis counts in 64 bits, and nothing comes behind the last of them."""
 FROM_THE_START = "0-0"
 BLOCK_S = 0.25
 """A read is not broken off at the server: also how long a gateway takes to end."""
@@ -133,7 +135,8 @@ def position_of(text: str) -> str:
     """
     if text in ("0", FROM_THE_START):
         return FROM_THE_START
-    if not ENTRY.match(text):
+    found = ENTRY.match(text)
+    if found is None or not all(int(half) < MOST_OF_AN_ID for half in found.groups()):
         raise Refusal(
             422,
             "invalid",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,8 @@ from pipeline.redis_client import ask
 from pipeline.request_model import Request
 from trainer_client import BodyMissing, JobRequest, ReportAnswer, Result, WaitTimeout
 
-JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,255}\Z")
+MOST_CHARACTERS = 512
+"""Of a name in a path, as of `job_id`."""
 MOST_AT_ONCE = 256
 """Jobs of one request."""
 SUBMIT_S = 2.0
@@ -95,13 +95,14 @@ class JobRoutes:
 
     async def _told(self, request: web.Request, job: str, wait_s: float, *, cancels: bool) -> web.Response:
         gateway = self._gateway
-        seen, why = await self._look(job), tuple[str, ...]()
+        name = request.match_info.get("id") or gateway.work.client_id(job)
+        seen, why = await self._look(job, name), tuple[str, ...]()
         if wait_s and not seen.is_done:
             try:
                 await wait_for_result(gateway, job, wait_s, cancel_on_disconnect=cancels)
             except WaitTimeout as late:
                 why = late.why
-            seen = await self._look(job)
+            seen = await self._look(job, name)
         result = self._result_of(job)
         story = JobStory(job=job, header=seen.header, prompt=None, trajectory=None, grade=None, unreadable=())
         ended = result_as_map(result.record) if result is not None else None
@@ -124,10 +125,10 @@ class JobRoutes:
             }
         )
 
-    async def _look(self, job: str) -> _Seen:
+    async def _look(self, job: str, name: str) -> _Seen:
         raw = await ask(self._gateway.client, "HGETALL", self._gateway.keys.job(job))
         if not raw:
-            raise NoSuchJob(self._gateway.work.client_id(job))
+            raise NoSuchJob(name)
         return _Seen({name.decode(): value.decode("utf-8", "replace") for name, value in raw.items()})
 
     def _result_of(self, job: str) -> Result | None:
@@ -136,9 +137,10 @@ class JobRoutes:
 
     def _job_in(self, request: web.Request) -> str:
         name = request.match_info["id"]
-        if not JOB.match(name):
-            raise Refusal(422, "invalid", f"expected the id of a job (letters, digits, _ . -), got {name[:80]!r}", field="id")
-        return self._gateway.work.full_id(name)
+        if len(name) > MOST_CHARACTERS:
+            why = f"expected the id of a job, at most {MOST_CHARACTERS} characters, got {len(name)}"
+            raise Refusal(422, "invalid", why, field="id")
+        return self._gateway.work.named(name)
 
     async def trajectory(self, request: web.Request) -> web.StreamResponse:
         """What a job produced, with its result and its grade: JSON, or msgpack where `Accept` says so."""
@@ -146,7 +148,7 @@ class JobRoutes:
         form = form_of(request.headers.get("Accept", "*/*"))
         result = self._result_of(job)
         if result is None:
-            seen = await self._look(job)
+            seen = await self._look(job, request.match_info["id"])
             if not seen.is_done:
                 raise Refusal(409, "not_done", f"job {request.match_info['id']!r} has not ended: GET /jobs/ID?wait_s=60", retry_after_s=1.0)
             raise Refusal(404, "no_body", "it is a member of a step that was not given out by this process: POST /steps", field="id")
@@ -180,7 +182,7 @@ class JobRoutes:
             raise Refusal(409, "member_of_step", "it is a member of a step: POST /steps/INDEX/ack lets go of all of it", field="id")
         state = await gateway.work.cancel(job)
         if state == "unknown":
-            raise NoSuchJob(name)
+            raise NoSuchJob(request.match_info["id"])
         return json_answer({"id": name, "state": state}, status=202 if state == "running" else 200)
 
 

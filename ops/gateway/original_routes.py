@@ -140,7 +140,7 @@ class OriginalRoutes:
     async def process(self, request: web.Request) -> web.StreamResponse:
         """Runs one job and answers with its result."""
         gateway = self._gateway
-        body = await gateway.budget.read_object(request)
+        body = await gateway.budget.read_object(request, missing_is_null=True)  # rows of tables come with NaN
         gateway.check_accepts()
         self._check_running()
         asked = await checked(request, lambda: gateway.originals.read(body))

@@ -113,7 +113,7 @@ async def serve(
                 run=run.id,
                 incarnation=run.incarnation,
                 started=gateway.door.is_open,
-                asks_for_tokens=needs_token,
+                guarded=needs_token,
             )
             code = await _until_told(gateway, shutdown, ended)
             await _leave(gateway, application, shutdown)

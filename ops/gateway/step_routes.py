@@ -21,6 +21,9 @@ from trainer_client import Step, StepRequest
 
 MOST_PROMPTS = 1024
 MOST_INDEX = 2**53
+MOST_AHEAD = 1024
+"""Steps that may be asked for beyond the first that is not acknowledged: an ack lets go of all before it, so a mistyped index would end a
+run."""
 
 
 class PromptRow(Request):
@@ -81,8 +84,18 @@ class StepRoutes:
             raise Refusal(
                 400, "unknown_task", f"no handler for task {asked.task!r}; known are {', '.join(gateway.tools.names)}", field="task"
             )
-        index = _index(request.query["index"]) if "index" in request.query else gateway.steps.next_index
+        index = _index(request.query["index"]) if "index" in request.query else self._first()
+        if index > gateway.steps.next_index + MOST_AHEAD:
+            why = f"expected at most {MOST_AHEAD} steps beyond step {gateway.steps.next_index}, the first that is not acknowledged"
+            raise Refusal(422, "invalid", f"{why}, got {index}", field="index")
         return await self._told(gateway.steps.ask(index, asked), index, wait_s_of(request))
+
+    def _first(self) -> int:
+        """The first step that is not acknowledged, but for those that ended without a group when there are prompts again."""
+        index = self._gateway.steps.next_index
+        while "ended" not in self._gateway.memory and self._gateway.steps.has_ended(index):
+            index += 1
+        return index
 
     async def status(self, request: web.Request) -> web.StreamResponse:
         """A step that was asked for; waits for it at most `wait_s`."""

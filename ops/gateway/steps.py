@@ -58,6 +58,11 @@ class Steps:
         """A step that was asked for."""
         return self._asked.get(index)
 
+    def has_ended(self, index: int) -> bool:
+        """Whether the prompts ended before a step that was asked for had a group. It stays so: later prompts are for later steps."""
+        step = self._asked.get(index)
+        return step is not None and step.done() and not step.cancelled() and step.exception() is None and step.result() is None
+
     async def ack(self, index: int) -> list[int]:
         """Lets go of a step and of all before it; returns which.
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
+import structlog
 from aiohttp import web
 
 from ops.gateway.answers import json_answer
-from ops.gateway.events import FROM_THE_START, as_event, kinds_of, position_of
+from ops.gateway.events import FROM_THE_START, PAUSE_S, as_event, kinds_of, position_of
 from ops.gateway.state import Gateway
-from pipeline.errors import RollstreamError
+from pipeline.errors import BrokerUnreachable, RollstreamError
 from trainer_client import RunStatistics
+
+log = structlog.get_logger(__name__)
 
 HEARTBEAT_S = 15.0
 """A comment as often keeps proxies from closing a stream, and finds readers that are gone."""
@@ -66,8 +70,10 @@ class WatchRoutes:
             try:
                 await self._stream(response, position, kinds)
             except TimeoutError:  # it does not read: its position is in what it has read
-                if request.transport is not None:
-                    request.transport.abort()
+                _cut_off(request)
+            except RollstreamError as error:  # the answer has begun, so another one would be read as part of it
+                log.error("events_broken_off", error=str(error))
+                _cut_off(request)
             return response
 
     async def _stream(self, response: web.StreamResponse, position: str, kinds: tuple[str, ...]) -> None:
@@ -75,7 +81,12 @@ class WatchRoutes:
         await self._write(response, b": from %s\n\n" % (position or FROM_THE_START).encode())
         while not gateway.draining.is_set():
             arrived = events.arrival()
-            entries = await events.after(position)
+            try:
+                entries = await events.after(position)
+            except BrokerUnreachable:
+                await self._write(response, b": Redis does not answer\n\n")
+                await self._pause()
+                continue
             for entry, fields in entries:
                 position = entry
                 event = as_event(entry, fields, kinds)
@@ -95,9 +106,19 @@ class WatchRoutes:
                 task.cancel()
         return bool(done)
 
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PAUSE_S):
+                await self._gateway.draining.wait()
+
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
         async with asyncio.timeout(self._gateway.settings.write_s):
             await response.write(data)
+
+
+def _cut_off(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
 
 
 __all__ = ["HEARTBEAT_S", "WatchRoutes"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ from trainer_client import Job, JobRequest, Result, Run
 log = structlog.get_logger(__name__)
 
 DIGEST_BYTES = 12
+MEMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.[0-9]+\.[0-9]+\Z")
+"""Prompt, draw and number of a member of a step."""
 FULL_RETRY_S = 5.0
 
 
@@ -84,6 +87,11 @@ class Work:
     def full_id(self, name: str) -> str:
         """Id of a job in the queue, from the one that a client uses: the part after the run, or the whole."""
         return name if name.startswith(self.run.id + ".") else f"{self.run.id}.{name}"
+
+    def named(self, name: str) -> str:
+        """Id in the queue of the job that a client calls so: what it sent as `job_id`, or what it was told of a member of a step."""
+        own = name.removeprefix(self.run.id + ".")
+        return f"{self.run.id}.{own if PROMPT_ID.match(own) or MEMBER.match(own) else queue_name(name)}"
 
     def client_id(self, job: str) -> str:
         """What a client calls a job."""

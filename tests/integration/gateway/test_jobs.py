@@ -97,7 +97,7 @@ async def test_many_at_once_a_cancel_and_wrong_requests(service: Service) -> Non
     assert (many.status, len(many.body["jobs"])) == (202, 40)
     assert large.status == 202
     assert settled.body == {"id": "m-3", "state": "settled"}
-    assert [answer.status for answer in wrong] == [422, 422, 422, 400, 422, 422, 422, 422, 422, 422, 404, 422, 422, 406, 404, 404, 405]
+    assert [answer.status for answer in wrong] == [422, 422, 422, 400, 422, 422, 422, 422, 422, 422, 404, 404, 404, 406, 404, 404, 405]
     assert all(set(answer.body) >= {"detail", "error"} and answer.body["detail"] for answer in wrong)
     assert "did you mean 'task'?" in wrong[4].body["detail"]
     assert wrong[6].body["field"] == "sampling.temperature"

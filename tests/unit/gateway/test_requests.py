@@ -173,7 +173,8 @@ def test_a_token_that_two_roles_share_is_refused(tmp_path: Path) -> None:
         ({"Host": "127.0.0.1.evil.example"}, False),
         ({"Host": "["}, False),
         ({"Host": "localhost", "Origin": "null"}, False),
-        ({"Host": "localhost", "Origin": "http://localhost:3000"}, True),
+        ({"Host": "localhost:3000", "Origin": "http://localhost:3000"}, True),
+        ({"Host": "localhost", "Origin": "http://localhost:3000"}, False),
         ({"Host": "localhost", "Origin": "http://evil.example"}, False),
     ],
 )
@@ -227,3 +228,33 @@ def test_an_event_is_one_whatever_is_in_it() -> None:
 def test_settings_that_cannot_be_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest, match="gateway"):
         GatewaySettings.load(None, **fields)
+
+
+def test_rows_of_tables_come_with_nan_and_it_is_nothing() -> None:
+    """Python's writer makes NaN of a missing value, and the original's server reads it; elsewhere it is no JSON."""
+    raw = b'{"instance": {"hint": NaN, "text": "NaN", "big": 3}}'
+
+    assert parse_object(raw, missing_is_null=True) == {"instance": {"hint": None, "text": "NaN", "big": 3}}
+    for body, missing_is_null in ((raw, False), (b'{"a": Infinity, "b": NaN}', True), (b'{"a": NaN, "b": "\\ud800"}', True)):
+        with pytest.raises(Refusal) as refusal:
+            parse_object(body, missing_is_null=missing_is_null)
+        assert (refusal.value.status, refusal.value.error) == (400, "not_json")
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("application/msgpack;q=0, application/json", JSON),
+        ("application/json;q=0.1, application/msgpack", MSGPACK),
+        ("application/msgpack;q=0.5, */*;q=0.6", JSON),
+        ("application/msgpack;q=nonsense", MSGPACK),
+        (",,", JSON),
+    ],
+)
+def test_the_form_is_the_one_that_is_wanted_most(accept: str, form: str) -> None:
+    assert form_of(accept) == form
+
+
+def test_a_form_of_weight_zero_is_not_accepted() -> None:
+    with pytest.raises(Refusal, match="expected Accept"):
+        form_of("application/msgpack;q=0")

@@ -10,18 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.errors import InvalidRequest
+from trainer_client.adapters.demands import Several, advantage_of
 from trainer_client.batches.rollout import Rollout
 from trainer_client.batches.rows import Row, rows_of
 
 if TYPE_CHECKING:
     from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-
-Several = Literal["refuse", "last"]
 
 
 def completions(rollouts: Sequence[Rollout], *, several: Several = "refuse") -> dict[str, list[object]]:
@@ -91,9 +90,7 @@ def sample_fields(rollouts: Sequence[Rollout], *, versions: Mapping[int, int] | 
         BadTrajectory: one must not be trained on.
     """
     for rollout in rollouts:
-        if rollout.advantage is None:
-            why = f"expected rollouts with advantages, got {rollout.job} without: ask for rollouts(advantage=GRPO())"
-            raise InvalidRequest(why, field="rollouts")
+        advantage = advantage_of(rollout)
         messages = [{"role": message.role, "content": message.content} for message in rollout.trajectory.messages]
         answered = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
         for row in rows_of(rollout):
@@ -106,7 +103,7 @@ def sample_fields(rollouts: Sequence[Rollout], *, versions: Mapping[int, int] | 
                 "input_ids": row.token_ids.astype(np.int64),
                 "completion_mask": mask,
                 "old_log_probs": row.logprobs * row.loss_mask,
-                "advantage": rollout.advantage,
+                "advantage": advantage,
                 "model_version": oldest if versions is None else versions.get(oldest, 0),
                 "group_id": group_number(rollout.prompt_id),
                 "metrics": _metrics(rollout),
@@ -132,4 +129,4 @@ def _split(row: Row) -> tuple[list[int], list[int], list[float], list[int]]:
     return row.token_ids[:at].tolist(), row.token_ids[at:].tolist(), row.logprobs[at:].tolist(), row.loss_mask[at:].tolist()
 
 
-__all__ = ["Several", "completions", "group_number", "reward", "sample_fields", "samples"]
+__all__ = ["completions", "group_number", "reward", "sample_fields", "samples"]

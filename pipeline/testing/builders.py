@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -106,10 +106,13 @@ def a_turn(index: int = 0, **changes: object) -> Turn:
 
 
 def a_trajectory(*, tokens: int = 8, n_turns: int = 1, answer: str = "\\boxed{4}", **changes: object) -> Trajectory:
-    """One segment, whose turns ended by the model's own choice."""
+    """One segment, whose turns ended by the model's own choice. With other `segments`, its turns are all that was sampled of the first."""
+    segments = cast(Sequence[Segment], changes.get("segments", (a_segment(tokens),)))
+    mask = segments[0].sampled_mask if segments else np.zeros(0, np.uint8)
+    start, end = (int(mask.argmax()), len(mask) - int(mask[::-1].argmax())) if mask.any() else (len(mask), len(mask))
     trajectory = Trajectory(
-        segments=(a_segment(tokens),),
-        turns=tuple(a_turn(index) for index in range(n_turns)),
+        segments=tuple(segments),
+        turns=tuple(a_turn(index, start=start, end=end) for index in range(n_turns if segments else 0)),
         stop=StopReason.FINISHED,
         messages=(ChatMessage(role="user", content="What is 2 + 2?"), ChatMessage(role="assistant", content=answer)),
         answer=answer,

@@ -53,11 +53,11 @@ class GRPO:
             raise InvalidRequest(f"expected a number from 0 to 1, got {self.eps!r}", field="eps")
 
     def of_group(self, rewards_M: F64) -> F64:
+        if rewards_M.max() == rewards_M.min():  # asked of the rewards: those less their mean may differ from 0 by rounding, all alike
+            return np.zeros_like(rewards_M)
         centred = np.asarray(rewards_M - rewards_M.mean())
         if not self.std:
             return centred
-        if len(rewards_M) <= self.ddof or not centred.any():
-            return np.zeros_like(rewards_M)
         return np.asarray(centred / (rewards_M.std(ddof=self.ddof) + self.eps))
 
 

@@ -46,6 +46,12 @@ class ManifestMember:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds a stage, and `total`."""
 
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.loss_tokens) or any(not 0 <= loss <= of for of, loss in zip(self.tokens, self.loss_tokens)):  # noqa: B905  # compared
+            raise ValueError(f"tokens of segments {self.tokens[:8]} and those with a loss {self.loss_tokens[:8]} do not fit together")
+        if min(self.number, self.attempt, self.sampled_tokens) < 0:
+            raise ValueError(f"number {self.number}, attempt {self.attempt}, sampled tokens {self.sampled_tokens}: none is below 0")
+
     @property
     def trained_tokens(self) -> int:
         """Tokens that have a loss."""

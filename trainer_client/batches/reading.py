@@ -22,7 +22,7 @@ from trainer_client.batches.experts import needed_store, with_experts
 from trainer_client.batches.manifest import Entry, Manifest, ManifestGroup, ManifestMember
 from trainer_client.batches.partition import check_shard, share_out
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.rows import BadTrajectory
+from trainer_client.batches.rows import BadTrajectory, check_turns
 from trainer_client.batches.step_advantages import GivenAdvantages, advantages_of
 from trainer_client.errors import BodyMissing
 from trainer_client.results import without_loss
@@ -239,8 +239,15 @@ def _check(job: str, member: ManifestMember, trajectory: Trajectory) -> None:
     """Weights and plans were made from the manifest's sizes: a rank that met others would train on what nobody agreed on."""
     found = [(size.tokens, size.loss_tokens) for size in sizes_of(trajectory)]
     told = list(zip(member.tokens, member.loss_tokens, strict=True))
-    if found != told:
-        raise BadTrajectory(job, f"its segments have {found} tokens and loss tokens, and the manifest tells of {told}")
+    if len(found) != len(told):
+        raise BadTrajectory(job, f"it has {len(found):,} segments, and the manifest tells of {len(told):,}")
+    for number, (has, said) in enumerate(zip(found, told, strict=True)):
+        if has != said:
+            raise BadTrajectory(
+                job,
+                f"segment {number} has {has[0]:,} tokens, {has[1]:,} of them with a loss, and the manifest tells of {said[0]:,} and {said[1]:,}",
+            )
+    check_turns(job, trajectory)
 
 
 __all__ = ["Bodies", "Found", "Missing", "completed", "read_rollouts", "take_rollouts"]

@@ -7,6 +7,7 @@ Legend for array shapes: T tokens of one segment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.blobs import ExpertRows
 from pipeline.errors import RollstreamError
-from pipeline.messages import F32, U8, U32, Segment
+from pipeline.messages import F32, U8, U32, Segment, Trajectory
 from trainer_client.batches.rollout import Rollout
 
 I32 = NDArray[np.int32]
@@ -148,8 +149,8 @@ def rows_of(rollout: Rollout, *, advantage: float | Sequence[F32] | None = None,
         weight: of each loss token.
 
     Raises:
-        BadTrajectory: a sampled token has a logprob that is no logarithm of a probability, a token that nobody sampled has a loss, or
-            arrays differ in length.
+        BadTrajectory: a sampled token has a logprob that is no logarithm of a probability, a token that nobody sampled has a loss, masks
+            are other than 0 and 1, or arrays differ in length.
     """
     segments = rollout.trajectory.segments
     if advantage is None:
@@ -190,10 +191,31 @@ def version_number(label: str) -> int:
     return int(number) if number.isascii() and number.isdigit() and len(number) < 10 else NO_VERSION
 
 
+def check_turns(job: str, trajectory: Trajectory) -> None:
+    """A turn that stands elsewhere would put its temperature, and rewards a turn, on tokens that it did not sample.
+
+    Raises:
+        BadTrajectory: one is not in its segment, or has no temperature.
+    """
+    lengths = [len(segment.token_ids) for segment in trajectory.segments]
+    for turn in trajectory.turns:
+        length = lengths[turn.segment] if 0 <= turn.segment < len(lengths) else -1
+        if not 0 <= turn.start <= turn.end <= length:
+            raise BadTrajectory(
+                job, f"turn {turn.index} is tokens {turn.start} to {turn.end} of segment {turn.segment}, which are not there"
+            )
+        if not 0.0 <= turn.sampling.temperature < math.inf:
+            raise BadTrajectory(job, f"turn {turn.index} was sampled at a temperature of {turn.sampling.temperature}")
+
+
 def _check(job: str, number: int, segment: Segment) -> None:
     tokens = len(segment.token_ids)
     if not len(segment.sampled_mask) == len(segment.loss_mask) == len(segment.logprobs) == tokens:
         raise BadTrajectory(job, f"arrays of segment {number} differ in length")
+    if tokens and segment.sampled_mask.max() > 1:
+        raise BadTrajectory(job, f"segment {number} has a mask with values other than 0 and 1")
+    if len(segment.versions) > tokens:
+        raise BadTrajectory(job, f"segment {number} has {len(segment.versions):,} stretches of versions for {tokens:,} tokens")
     if (segment.loss_mask > segment.sampled_mask).any():
         raise BadTrajectory(job, f"segment {number} has a loss on tokens that the model did not write")
     sampled = segment.logprobs[segment.sampled_mask.view(np.bool_)]
@@ -221,4 +243,4 @@ def _advantage(job: str, advantage: float | Sequence[F32], number: int, segment:
     return found
 
 
-__all__ = ["NO_VERSION", "BadTrajectory", "Row", "all_rows", "rows_of", "turn_ends", "version_number"]
+__all__ = ["NO_VERSION", "BadTrajectory", "Row", "all_rows", "check_turns", "rows_of", "turn_ends", "version_number"]

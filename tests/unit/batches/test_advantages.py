@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRequest
@@ -43,6 +43,7 @@ def test_they_are_those_of_the_formulas() -> None:
 
 @pytest.mark.parametrize("advantage", [GRPO(), GRPO(ddof=0), GRPO(std=False), GRPO(eps=0.0), LeaveOneOut()], ids=repr)
 @given(rewards=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
+@example(rewards=[0.2, 0.2, 0.2])  # their mean is not 0.2
 def test_they_are_numbers_that_cancel_out(advantage: Advantage, rewards: list[float]) -> None:
     """verl gives the only member of a group its bare reward, and a group without spread has a deviation of 0."""
     found = advantage.of_group(np.array(rewards))

@@ -245,7 +245,8 @@ def _check(job: str, member: ManifestMember, trajectory: Trajectory) -> None:
         if has != said:
             raise BadTrajectory(
                 job,
-                f"segment {number} has {has[0]:,} tokens, {has[1]:,} of them with a loss, and the manifest tells of {said[0]:,} and {said[1]:,}",
+                f"segment {number} has {has[0]:,} tokens, {has[1]:,} of them with a loss, and the manifest tells of {said[0]:,} and "
+                f"{said[1]:,}",
             )
     check_turns(job, trajectory)
 

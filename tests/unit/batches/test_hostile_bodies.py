@@ -23,6 +23,7 @@ GROUP = STEP.groups[0]
 KEY = STEP.trajectory_key(GROUP, GROUP.members[0])
 GOOD = made_for(GROUP, GROUP.members[0])
 FIRST, TURN = GOOD.segments[0], GOOD.turns[0]
+ARRAYS = ("token_ids", "logprobs", "sampled_mask", "loss_mask")
 FUZZED = 300
 FLOATS = ("behaviour_logprobs", "advantages", "weights", "temperatures")
 
@@ -55,7 +56,7 @@ def at_temperature(temperature: float) -> Trajectory:
         (at_temperature(-1.0), "a temperature of -1.0"),
         (replace(GOOD, segments=GOOD.segments * 40), "it has 80 segments, and the manifest tells of 2"),
         (
-            in_segment(**{name: getattr(FIRST, name)[:-1] for name in ("token_ids", "logprobs", "sampled_mask", "loss_mask")}),
+            in_segment(**{name: getattr(FIRST, name)[:-1] for name in ARRAYS}),
             "segment 0 has 7",
         ),
     ],
@@ -122,5 +123,5 @@ async def test_whatever_bytes_come_it_is_an_error_of_ours_or_numbers() -> None:
 def test_a_manifest_whose_sizes_do_not_fit_together_is_none() -> None:
     member = GROUP.members[0]
     for changes in ({"loss_tokens": (4,)}, {"loss_tokens": (9, 20)}, {"loss_tokens": (-1, 20)}, {"attempt": -1}):
-        with pytest.raises(ValueError, match="do not fit together|none is below 0"):
-            replace(member, **changes)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"do not fit together|none is below 0"):
+            replace(member, **changes)

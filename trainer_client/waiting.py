@@ -103,6 +103,8 @@ class WaitReasons:
                 reasons += await self._outside_reasons()
                 waiting = int(run.get("inflight", "0")) > 0
                 reasons += [_no_worker(state) for state in stages if not state.workers and (state.waiting or state.held) and waiting]
+                if waiting and any(state.workers for state in stages if state.stage is Stage.INIT):
+                    reasons += await self._class_reasons(run)
             if any(state.held for state in stages if state.stage is Stage.RUN) and int(run.get("inflight", "0")):
                 reasons += await self._server_reasons()
         except BrokerError as error:
@@ -162,7 +164,25 @@ class WaitReasons:
             reasons.append(f"It failed {found.get('failed')} times and was lost {found.get('lost')} times{last}")
         if stage is not None and not stage.workers:
             reasons.append(_no_worker(stage))
+        elif found.get("st") == "ready" and (name := found.get("cls") or "none") != "none" and found.get("stage") == Stage.INIT.value:
+            reasons += await self._class_reason(name)
         return reasons
+
+    async def _class_reasons(self, run: Mapping[str, str]) -> list[str]:
+        """Whether nobody serves the capability class that the oldest open step asks for, while others of INIT are alive."""
+        if "first" not in run:
+            return []
+        name = (await ask(self._client, "HGET", self._keys.step(self._run, int(run["first"])), "cls") or b"none").decode()
+        return [] if name == "none" else await self._class_reason(name)
+
+    async def _class_reason(self, name: str) -> list[str]:
+        state = await self._stage(Stage.INIT, [self._keys.short(self._keys.stage_stream(Stage.INIT, capability=name))])
+        if state.workers or not state.waiting:
+            return []
+        return [
+            f"No living worker of stage INIT serves the capability {name!r}, and {state.waiting} jobs wait for one: start some with it, or "
+            "ask without (rollstream top shows the workers)"
+        ]
 
     async def _before(self, job: str, found: Mapping[str, str]) -> int:
         """Jobs of the same lane that are admitted before this one."""

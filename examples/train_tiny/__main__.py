@@ -97,7 +97,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     train.add_argument("--steps", type=int, default=10_000, help="at most so many")
     train.add_argument("--groups", type=int, default=8, help="informative groups a step (8)")
     train.add_argument("--n", type=int, default=8, help="rollouts a group (8)")
-    train.add_argument("--learning-rate", type=float, default=4e-4)
+    train.add_argument("--learning-rate", type=float, default=3e-4)
     train.add_argument("--shuffle-advantages", action="store_true", help="the control: nothing can be learned from them")
     train.add_argument("--measure-every", type=int, default=5, metavar="STEPS", help="held-out measurement (5)")
     train.add_argument("--measure-tasks", type=int, default=60, metavar="N", help="held-out tasks of one in between (60)")

@@ -23,7 +23,10 @@ from trainer_client.batches import PaddedRows, as_tensors
 from workers.llm.tiny.model import TinyLM
 
 CLIP_LOW, CLIP_HIGH, TRUNCATED = 0.2, 0.28, 2.0
-LEARNING_RATE = 6e-4
+LEARNING_RATE = 3e-4
+EPSILON = 1e-4
+"""Of Adam: about the gradient of a weight when there is something to learn. With the usual 1e-8, weights whose gradient is noise move as
+far as the others, and what the model could do before is lost."""
 MINIBATCHES = 4
 LONGEST_GRADIENT = 1.0
 
@@ -43,7 +46,7 @@ class Learner:
 
     def __init__(self, model: TinyLM, *, learning_rate: float = LEARNING_RATE, minibatches: int = MINIBATCHES) -> None:
         self.model = model
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), eps=EPSILON, weight_decay=0.0)
         self._minibatches = minibatches
 
     def learn(self, rows: PaddedRows, *, seed: int) -> dict[str, float]:

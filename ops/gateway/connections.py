@@ -19,6 +19,10 @@ from typing import cast
 from ops.gateway.refusals import Refusal
 
 ACCEPT_BACKLOG = 1024
+LINGER_S = 1.0
+"""A connection that is closed with bytes unread loses its last answer, and clients send at once: it is read for so long."""
+MOST_LINGERING = 256
+"""Of those; beyond, they are closed at once."""
 
 
 class Connections:
@@ -35,6 +39,7 @@ class Connections:
         self.most = most
         self.head_s = head_s
         self.open: dict[asyncio.BaseTransport, _Connection] = {}
+        self.lingering: dict[asyncio.Transport, asyncio.TimerHandle] = {}
         self.refused = 0
         """Since the start: beyond the bound."""
         self.slow = 0
@@ -55,7 +60,7 @@ class Connections:
 
     def abort(self) -> None:
         """Ends all of them at once."""
-        for transport in list(self.open):
+        for transport in [*self.open, *self.lingering]:
             cast(asyncio.Transport, transport).abort()
 
 
@@ -104,7 +109,14 @@ class _Connection(asyncio.Protocol):
                 "Connection: close",
             )
             transport.write("\r\n".join((*lines, "", "")).encode() + body)
+            self._close(transport)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        if self._inner is not None or len(self._all.lingering) >= MOST_LINGERING:
             transport.close()
+        else:
+            transport.write_eof()
+            self._all.lingering[transport] = asyncio.get_running_loop().call_later(LINGER_S, transport.close)
 
     # ---- what is passed on
 
@@ -134,6 +146,8 @@ class _Connection(asyncio.Protocol):
         self._stop_timer()
         if self._transport is not None:
             self._all.open.pop(self._transport, None)
+            if (timer := self._all.lingering.pop(self._transport, None)) is not None:
+                timer.cancel()
         inner, self._inner = self._inner, None
         if inner is not None:
             inner.connection_lost(exc)

@@ -130,6 +130,7 @@ async def test_a_thousand_idle_connections_keep_nobody_out(queue: QueueSettings,
         among = await client.get("/healthz")
         more = await asyncio.gather(*(asyncio.open_connection(where.hostname, where.port) for _ in range(20)))
         told = [await asyncio.wait_for(reader.read(4096), 10) for reader, _ in more[-5:]]
+        told += [await raw(service, head("/jobs", "Content-Length: 2"), b"{}") for _ in range(3)]  # who sends at once is told, too
         after = await client.get("/healthz")
         for _, writer in (*idle, *more):
             writer.close()

@@ -30,7 +30,7 @@ from pipeline.errors import (
 )
 from pipeline.inference_pool.records import ServerTaken
 from pipeline.logs import redact_text
-from trainer_client import BodyMissing, ClientClosed, WaitTimeout
+from trainer_client import BodyMissing, ClientClosed, GroupsBroken, WaitTimeout
 
 log = structlog.get_logger(__name__)
 
@@ -122,6 +122,8 @@ def refusal_of(error: Exception) -> Refusal:
             return Refusal(404, "no_such_job", str(error))
         case BodyMissing():
             return Refusal(404, "no_body", str(error))
+        case GroupsBroken():
+            return Refusal(502, "groups_broken", str(error))
         case WaitTimeout():
             return Refusal(504, "timeout", str(error), retry_after_s=1.0)
         case DamagedBody() | NewerMessage() | BrokerError():

@@ -192,7 +192,13 @@ def routes_of(gateway: Gateway) -> list[Route]:
             about="Asks for a step: the first that is not acknowledged, or the one that index names.",
             body=StepRequest,
             query={"index": "which step; default: the first that is not acknowledged", **WAIT},
-            codes={200: "the step, or that the prompts have ended", 202: "it is open", 400: "no such task", 422: "a field does not fit"},
+            codes={
+                200: "the step, or that the prompts have ended",
+                202: "it is open",
+                400: "no such task",
+                422: "a field does not fit",
+                502: "infrastructure broke every member of the run's first groups",
+            },
         ),
         Route(
             method="GET",

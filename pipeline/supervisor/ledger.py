@@ -28,7 +28,7 @@ from pipeline.supervisor.replenishment import informative_rate, wanted_in_flight
 from pipeline.supervisor.staleness import Version, is_too_old
 from pipeline.supervisor.step_spec import CancelRule, OnStale, Surplus
 from pipeline.supervisor.token_fates import fates, is_late
-from pipeline.supervisor.views import ClosedGroup, FlyingGroup, OpenStep, RunView
+from pipeline.supervisor.views import ClosedGroup, FlyingGroup, Member, OpenStep, RunView
 
 MOST_COMPONENTS = 16
 """Named parts of a reward that a group's record has a member: records stay short."""
@@ -50,6 +50,8 @@ def account(view: RunView, closed: Sequence[ClosedGroup], policies: Mapping[str,
     """
     steps = list(view.steps)
     accounts: list[Account] = []
+    # of deterministic steps the broken groups go at once, and those that came through wait for their turn: not in a row
+    some_came_through = any(is_through(member) for group in closed for member in group.members.values())
     ready = in_launch_order(view, [group for group in closed if not group.parked], policies)
     for group in sorted(view.parked, key=_age) + sorted(ready, key=_age):
         judgement = judge(group, incarnation=view.basis.incarnation, run_cancelled_for=view.cancelled_for, policies=policies)
@@ -74,7 +76,7 @@ def account(view: RunView, closed: Sequence[ClosedGroup], policies: Mapping[str,
                 verdict, why = Verdict.SURPLUS, NO_ROOM
             else:
                 step = None
-        accounts.append(_account(group, judgement, verdict, why, step))
+        accounts.append(_account(group, judgement, verdict, why, step, counts_broken=not (group.spec.deterministic and some_came_through)))
     return accounts
 
 
@@ -184,10 +186,15 @@ def _least_work_first(group: FlyingGroup) -> tuple[int, int, int, str]:
     return group.ended, group.begun, -group.launched_ms, group.id
 
 
-def _account(group: ClosedGroup, judgement: Judgement, verdict: Verdict, why: str, step: int | None) -> Account:
+def is_through(member: Member) -> bool:
+    """Whether it ended with something the policy did."""
+    return member.outcome in (Outcome.OK, Outcome.MODEL_FAILURE)
+
+
+def _account(group: ClosedGroup, judgement: Judgement, verdict: Verdict, why: str, step: int | None, *, counts_broken: bool) -> Account:
     members = group.members.values()
     valid = {index for index, value in enumerate(judgement.values) if value is not None}
-    ended = [member for member in members if member.outcome in (Outcome.OK, Outcome.MODEL_FAILURE) or is_late(member)]
+    ended = [member for member in members if is_through(member) or is_late(member)]
     return Account(
         group=group.id,
         verdict=verdict,
@@ -207,7 +214,9 @@ def _account(group: ClosedGroup, judgement: Judgement, verdict: Verdict, why: st
         keeps_bodies=verdict is Verdict.FILTERED and is_kept_sample(group.prompt, group.spec.keep_filtered),
         first_version=oldest_version(member.first_version for member in members),
         last_version=newest_version(member.last_version for member in members),
-        broken=verdict in (Verdict.DROPPED, Verdict.DEAD) and {member.outcome for member in members} == {Outcome.INFRA_FAILURE},
+        broken=counts_broken
+        and verdict in (Verdict.DROPPED, Verdict.DEAD)
+        and {member.outcome for member in members} == {Outcome.INFRA_FAILURE},
     )
 
 

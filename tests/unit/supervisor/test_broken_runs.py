@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline.messages import Outcome
@@ -60,3 +62,14 @@ def test_then_one_group_is_tried_at_a_time_so_long_after_the_last(flying: int, s
 def test_a_group_is_broken_when_infrastructure_broke_each_of_its_members(outcomes: tuple[Outcome, ...], is_broken: bool) -> None:
     (account,) = ledger.account(a_view(), [a_closed(*outcomes)])
     assert account.broken is is_broken
+
+
+def test_broken_groups_of_a_deterministic_step_are_in_no_row_while_others_came_through() -> None:
+    """They go at once and the others wait for their turn: ten in a row were counted of which a quarter was broken, and nothing launched."""
+    spec = replace(SPEC, deterministic=True)
+    broken = replace(a_closed(Outcome.INFRA_FAILURE, Outcome.INFRA_FAILURE), spec=spec, place=1, launched_for=3)
+    through = replace(a_closed(Outcome.OK, Outcome.OK), id="r.e0-2.0", prompt="e0-2", spec=spec, place=2, launched_for=3)
+    view = a_view(steps=(replace(STEP, spec=spec),), flying=2, flying_places={"r.e0-1.0": 1, "r.e0-2.0": 2}, reserve_place=3)
+
+    assert [account.broken for account in ledger.account(view, [broken]) if account.group == broken.id] == [True]
+    assert [account.broken for account in ledger.account(view, [broken, through]) if account.group == broken.id] == [False]

@@ -150,7 +150,9 @@ async def test_an_answer_that_is_empty_or_too_long_is_not_sent() -> None:
     async with ScorerDouble(score(1.0)) as server, RewardServices({"mine": remote(server.url, max_answer_chars=10)}) as services:
         empty = await services.grade_by_service("mine", Asked(question="?", reference="x", response="?", answer=" ", task="t"))
         long = await services.grade_by_service("mine", Asked(question="?", reference="x", response="?" * 11, answer="x", task="t"))
-        with pytest.raises(InvalidRequest, match=r"no reward service 'other' is set here \(\[scorers.NAME\] of rollstream.toml\); known are mine"):
+        with pytest.raises(
+            InvalidRequest, match=r"no reward service 'other' is set here \(\[scorers.NAME\] of rollstream.toml\); known are mine"
+        ):
             await services.grade_by_service("other", ASKED)
 
     assert [(found.score, found.reason) for found in (empty, long)] == [(0.0, "no_answer"), (0.0, "long")]

@@ -33,6 +33,19 @@ PATH_BYTES = 16 * 1024
 """Four times what Linux takes: the answer comes from there, the frame must fit."""
 
 
+READS = frozenset(("read", "list"))
+"""Operations that change nothing."""
+
+
+class _NothingCame(EOFError):
+    """The helper ended before it answered anything."""
+
+
+class _Unheard(SandboxError):
+    """A read that its helper may never have heard. One that was killed still takes what is sent while somebody has its end of the channel,
+    such as a child of the holder between fork and exec; a successor is asked the same once."""
+
+
 class EnteredFiles:
     """The files of one sandbox.
 
@@ -88,6 +101,9 @@ class EnteredFiles:
         check_path(path)
         try:
             return self._ask(operation, path, max_bytes, executable, give, take)
+        except _Unheard:
+            self._check_holder()
+            return self._ask(operation, path, max_bytes, executable, give, take)
         except SandboxError:
             self._check_holder()  # which ends the helper when it ends, and is heard of later
             raise
@@ -128,7 +144,8 @@ class EnteredFiles:
                 ours.shutdown(socket.SHUT_WR)
                 answer = _take(ours, take)
             except (BrokenPipeError, ConnectionResetError, EOFError) as error:
-                raise SandboxError(f"the process that works on the sandbox's files ended during {operation} of {path!r}") from error
+                kind = _Unheard if operation in READS and isinstance(error, _NothingCame) else SandboxError
+                raise kind(f"the process that works on the sandbox's files ended during {operation} of {path!r}") from error
             except TimeoutError as error:
                 raise SandboxError(f"{operation} of {path!r}: nothing moved for {STILL_S:g} s, so it was given up") from error
         if "failed" in answer:
@@ -199,8 +216,12 @@ def _give(connection: socket.socket, give: Callable[[], bytes]) -> None:
 def _take(connection: socket.socket, take: Callable[[bytes], Any]) -> dict[str, Any]:
     """Hands the pieces on until the answer comes."""
     with connection.makefile("rb", buffering=PIECE_BYTES) as incoming:
+        nothing_came = True
         while True:
             head = incoming.read(5)
+            if not head and nothing_came:
+                raise _NothingCame
+            nothing_came = False
             if len(head) < 5:
                 raise EOFError
             (length,) = struct.unpack(">I", head[:4])

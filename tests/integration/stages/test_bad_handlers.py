@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.errors import BrokerMisused
 from pipeline.messages import Grade, Limits, Trajectory
-from pipeline.testing import a_segment, a_template, a_trajectory
+from pipeline.testing import a_segment, a_template, a_trajectory, a_turn
 from tests.integration.stages.fleet import TASK, Fleet, Play, a_delta
 from workers.handlers.base import Environment, EvalContext, RunContext, StageContext
 from workers.sandbox.errors import SandboxStartError
@@ -135,7 +135,7 @@ async def test_a_doubtful_grade_is_asked_for_again(fleet: Fleet) -> None:
 
 BAD_TRAJECTORIES: dict[str, Trajectory] = {
     "masks of another length": a_trajectory(segments=(a_segment(sampled_mask=a_segment(4).sampled_mask),)),
-    "turns that stand nowhere": a_trajectory(segments=()),
+    "turns that stand nowhere": a_trajectory(segments=(), turns=(a_turn(),)),
     "a loss on what was not sampled": a_trajectory(segments=(a_segment(loss_mask=a_segment(8, 8).loss_mask),)),
 }
 

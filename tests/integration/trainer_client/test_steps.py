@@ -223,12 +223,12 @@ async def test_a_step_that_does_not_come_says_that_no_supervisor_draws(settings:
 
 
 async def test_a_step_that_does_not_come_says_what_its_groups_fell_to(settings: QueueSettings, supervisor: Supervisor, pump: Pump) -> None:
-    """A grader or a policy that is broken uses up prompts while the trainer waits; it was told their number only."""
-    pump.rewarder = lambda job: None
+    """A grader that breaks on half of all answers uses up prompts while the trainer waits; it was told their number only."""
+    pump.rewarder = lambda job: 1.0 if int(job.rpartition(".")[2]) < 2 else None
 
     async with connect(settings, run=RUN) as run:
         run.feed(rows(3))
-        with pytest.raises(WaitTimeout, match=r"were dropped: 0 of 4 valid, 3 needed: infra_failure 4 \(.* job show \S+\.0\)"):
+        with pytest.raises(WaitTimeout, match=r"were dropped: 2 of 4 valid, 3 needed: infra_failure 2 \(.* job show \S+\.2\)"):
             await anext(run.steps(SPEC.model_copy(update={"max_redraws": 1000}), timeout_s=2.0))
 
 

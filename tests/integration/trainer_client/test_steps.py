@@ -228,7 +228,7 @@ async def test_a_step_that_does_not_come_says_what_its_groups_fell_to(settings: 
 
     async with connect(settings, run=RUN) as run:
         run.feed(rows(3))
-        with pytest.raises(WaitTimeout, match=r"were dropped: 2 of 4 valid, 3 needed: infra_failure 2 \(.* job show \S+\.2\)"):
+        with pytest.raises(WaitTimeout, match=r"were dropped: 2 of 4 valid, 3 needed: infra_failure 2 \(.* job show \S+\.0\)"):
             await anext(run.steps(SPEC.model_copy(update={"max_redraws": 1000}), timeout_s=2.0))
 
 

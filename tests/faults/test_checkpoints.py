@@ -26,7 +26,7 @@ from tests.faults.checkpointing_trainer import GROUPS
 from tests.faults.diary import Diary
 
 RUN = "saved"
-KILLS = int(os.environ.get("ROLLSTREAM_KILL_ROUNDS", "6"))
+KILLS = int(os.environ.get("ROLLSTREAM_KILL_ROUNDS", "4"))
 STEPS = 20 + 5 * KILLS
 SLOTS = 16
 MOMENTS = {"connected": 1, "trained": 8, "saved": 2}

@@ -93,7 +93,7 @@ class Run:
         self._run_blobs = RunBlobs(run, blobs, client, settings)
         self._seen = SeenJobs()
         self._broken = BrokenGroups(run, incarnation)
-        self._inbox = Inbox(incarnation, self._make_result, lambda record: progress.settle([record]), self._broken.take)
+        self._inbox = Inbox(incarnation, self._make_result, lambda record: progress.settle([record]), self._broken.take, base=progress.base)
         self._reasons = WaitReasons(
             run, client, keys, self._inbox, self._contact, namespace=settings.namespace, max_unread=settings.max_unread
         )

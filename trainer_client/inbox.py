@@ -5,7 +5,8 @@ Invariants:
   2. What was acked does not come back. A later record of it (Redis lost its last second and the job ran again) is set aside to be dropped.
   3. Each reader of single results is given each of them once, in the order of their arrival.
   4. A step is given out when all its groups and their members are here. One that an earlier incarnation finished counts only when the
-     ledger said that it stands (`accept_older`): otherwise the trainer went back, and it is done anew.
+     ledger said that it stands (`accept_older`): otherwise the trainer went back, and it is done anew. A record of before the trainer went
+     back never counts: the one that the ledger speaks of may stand further on in the stream.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Inbox:
         make_result: gives a record its way to its bodies.
         on_group: told of each group that is new, with the records of its members; what it returns is raised where a step is awaited.
         on_dropped: told of a group that is dropped without an ack, since no step has it that is still to be acked.
+        base: incarnation in which the trainer went back last; steps that one before it finished did not happen.
     """
 
     def __init__(
@@ -47,8 +49,11 @@ class Inbox:
         make_result: Callable[[JobResult], Result],
         on_dropped: Callable[[GroupRecord], None],
         on_group: Callable[[GroupRecord, Iterable[JobResult]], Exception | None] = lambda _group, _members: None,
+        *,
+        base: int = 0,
     ) -> None:
         self.incarnation = incarnation
+        self.base = base
         self.jobs: dict[str, Result] = {}
         self.groups: dict[str, GroupRecord] = {}
         self.steps: dict[int, StepRecord] = {}
@@ -164,7 +169,7 @@ class Inbox:
 
     def _take_step(self, record: StepRecord) -> None:
         known = self.steps.get(record.index)
-        if record.index <= self._acked_step:
+        if record.index <= self._acked_step or record.incarnation < self.base:
             self._put_aside(record.entry, "step", str(record.index))
         elif known is None or known.entry != record.entry:
             if known is not None:

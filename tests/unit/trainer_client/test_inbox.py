@@ -156,6 +156,21 @@ async def test_a_step_of_an_earlier_incarnation_counts_only_when_the_ledger_says
     assert (await future).incarnation == 0
 
 
+async def test_a_record_of_before_the_trainer_went_back_is_not_the_one_that_the_ledger_speaks_of(inbox: Inbox) -> None:
+    """A stream that is read from its beginning has it before the one of the incarnation that did the step anew and died; the ledger said
+    meanwhile that the step stands, and the lost one was given out: its prompts were trained twice, and those of the other never."""
+    inbox.base = 2
+    lost, stands = a_group("e0-1", incarnation=1), a_group("e0-2", incarnation=2)
+    future = inbox.step_future(1)
+
+    inbox.accept_older(1)
+    take_all(inbox, [*members(lost), lost, a_step(1, lost.group, incarnation=1)])
+
+    assert not future.done()
+    take_all(inbox, [*members(stands), stands, a_step(1, stands.group, incarnation=2)])
+    assert (await future).groups == (stands.group,)
+
+
 async def test_the_record_of_a_step_that_was_done_anew_replaces_the_older_one(inbox: Inbox) -> None:
     older, newer = a_step(1, incarnation=0), a_step(1)
 

@@ -11,12 +11,10 @@ from pipeline.messages import JobResult, Outcome, Prompt, Trajectory
 from pipeline.supervisor.loss_policy import Loss, loss_of
 from pipeline.supervisor.staleness import Version, age, is_too_old, oldest_of
 from pipeline.supervisor.step_spec import StepSpec
-from trainer_client.batches.advantages import Advantage, Overlong
 from trainer_client.batches.batch import Batch, BatchHow, batch_of
 from trainer_client.batches.manifest import Manifest, ManifestGroup, ManifestMember
-from trainer_client.batches.reading import Missing, completed, take_rollouts
+from trainer_client.batches.reading import Missing, RolloutsHow, completed, take_rollouts
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.step_advantages import GivenAdvantages
 from trainer_client.bodies import BodyStore
 from trainer_client.errors import BodyMissing
 from trainer_client.records import GroupRecord, StepRecord
@@ -88,28 +86,11 @@ class Group:
         await self.fetch()
         return [await result.trajectory() for result in self.members]
 
-    async def rollouts(
-        self,
-        *,
-        advantage: Advantage | GivenAdvantages | None = None,
-        overlong: Overlong | None = None,
-        prompts: bool = False,
-        routed_experts: bool = False,
-        missing: Missing = "raise",
-    ) -> list[Rollout]:
+    async def rollouts(self, **how: Unpack[RolloutsHow]) -> list[Rollout]:
         """What each of `members` did, as plain values; see `Step.rollouts`. A group has the same advantages alone as in its step."""
         manifest = Manifest(run=self.record.run, step=self.record.step or 0, tag=self.tag, groups=(manifest_group(self),))
-        whole = await completed(manifest, self._bodies, missing=missing)
-        return await take_rollouts(
-            whole,
-            self._bodies,
-            advantage=advantage,
-            overlong=overlong,
-            prompts=prompts,
-            routed_experts=routed_experts,
-            blobs=self._bodies.blobs,
-            missing=missing,
-        )
+        whole = await completed(manifest, self._bodies, missing=how.get("missing", "raise"))
+        return await take_rollouts(whole, self._bodies, blobs=self._bodies.blobs, **how)
 
     def __repr__(self) -> str:
         return f"<Group {self.id} {self.record.verdict} rewards={list(self.rewards)}>"
@@ -207,16 +188,7 @@ class Step:
         manifest = await self.manifest(missing=how.get("missing", "raise"))
         return await batch_of(manifest, self._bodies, shard=shard, blobs=self._bodies.blobs, **how)
 
-    async def rollouts(
-        self,
-        *,
-        shard: tuple[int, int] = (0, 1),
-        advantage: Advantage | GivenAdvantages | None = None,
-        overlong: Overlong | None = None,
-        prompts: bool = False,
-        routed_experts: bool = False,
-        missing: Missing = "raise",
-    ) -> list[Rollout]:
+    async def rollouts(self, *, shard: tuple[int, int] = (0, 1), **how: Unpack[RolloutsHow]) -> list[Rollout]:
         """The members of all groups as plain values, in order: what adapters take. One without a trajectory gives none.
 
         Args:
@@ -231,18 +203,8 @@ class Step:
             BodyMissing, DamagedBody: a trajectory cannot be had.
             InvalidRequest
         """
-        manifest = await self.manifest(missing=missing)
-        return await take_rollouts(
-            manifest,
-            self._bodies,
-            shard=shard,
-            advantage=advantage,
-            overlong=overlong,
-            prompts=prompts,
-            routed_experts=routed_experts,
-            blobs=self._bodies.blobs,
-            missing=missing,
-        )
+        manifest = await self.manifest(missing=how.get("missing", "raise"))
+        return await take_rollouts(manifest, self._bodies, shard=shard, blobs=self._bodies.blobs, **how)
 
     async def ack(self) -> None:
         """Says that the trainer has what it wants of this step **and of all before it**: bodies and records go. Again: nothing happens."""

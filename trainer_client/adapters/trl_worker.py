@@ -24,7 +24,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -233,4 +233,4 @@ def _number(version: str) -> int:
     return int(number) if number else 0
 
 
-__all__: Sequence[str] = ["TrlWeights", "TrlWorker"]
+__all__ = ["TrlWeights", "TrlWorker"]

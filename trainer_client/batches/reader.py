@@ -15,12 +15,10 @@ from pipeline.blobs import BlobSettings, open_store
 from pipeline.redis_client import ask, command_client
 from pipeline.requests import bounded_seconds
 from pipeline.settings import QueueSettings
-from trainer_client.batches.advantages import Advantage, Overlong
 from trainer_client.batches.batch import Batch, BatchHow, batch_of
 from trainer_client.batches.manifest import Manifest
-from trainer_client.batches.reading import Missing, take_rollouts
+from trainer_client.batches.reading import RolloutsHow, take_rollouts
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.step_advantages import GivenAdvantages
 from trainer_client.bodies import BodyStore
 from trainer_client.calls import Calls
 from trainer_client.contact import PATIENCE_S, Contact
@@ -49,29 +47,9 @@ class BodyReader:
         """The share of one rank as microbatches; see `batch_of` for the arguments and errors. All ranks must give the same ones."""
         return await batch_of(manifest, self._bodies, shard=shard, blobs=self._bodies.blobs, **how)
 
-    async def rollouts(
-        self,
-        manifest: Manifest,
-        *,
-        shard: tuple[int, int] = (0, 1),
-        advantage: Advantage | GivenAdvantages | None = None,
-        overlong: Overlong | None = None,
-        prompts: bool = False,
-        routed_experts: bool = False,
-        missing: Missing = "raise",
-    ) -> list[Rollout]:
-        """The share of one rank as plain values; see `Step.rollouts`."""
-        return await take_rollouts(
-            manifest,
-            self._bodies,
-            shard=shard,
-            advantage=advantage,
-            overlong=overlong,
-            prompts=prompts,
-            routed_experts=routed_experts,
-            blobs=self._bodies.blobs,
-            missing=missing,
-        )
+    async def rollouts(self, manifest: Manifest, *, shard: tuple[int, int] = (0, 1), **how: Unpack[RolloutsHow]) -> list[Rollout]:
+        """The share of one rank as plain values; see `Step.rollouts` for the arguments and errors."""
+        return await take_rollouts(manifest, self._bodies, shard=shard, blobs=self._bodies.blobs, **how)
 
 
 class ReaderConnection:

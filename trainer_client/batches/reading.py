@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, TypedDict, get_args
 
 from pipeline.blobs import BlobError, BlobStore
 from pipeline.codec import decode
@@ -141,6 +141,16 @@ async def read_rollouts(
             continue
         await asyncio.sleep(0)  # whatever else is on the loop, such as signs of life of the run
     return Found(rollouts, lost)
+
+
+class RolloutsHow(TypedDict, total=False):
+    """How rollouts are taken: arguments of `take_rollouts` by name, as `Step.rollouts` explains them."""
+
+    advantage: Advantage | GivenAdvantages | None
+    overlong: Overlong | None
+    prompts: bool
+    routed_experts: bool
+    missing: Missing
 
 
 async def take_rollouts(

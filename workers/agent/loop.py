@@ -19,6 +19,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pipeline.engines.errors import InvalidResponse, ModelError, Overlong, Retryable
 from pipeline.errors import InvalidRequest
@@ -364,11 +365,7 @@ class _AgentLoop:
                 raise
             return None, True
         finally:
-            if not call.done():
-                call.cancel()
-                await asyncio.gather(call, return_exceptions=True)
-            elif not call.cancelled():
-                call.exception()  # we may be cancelled in the moment in which it failed, and then nobody asks for its error
+            await _let_go(call)
 
     async def _pass_gate(self) -> None:
         with self.active.waiting():
@@ -423,11 +420,7 @@ class _AgentLoop:
                 raise WorldOverran(limit_s)
             return move.result()
         finally:
-            if not move.done():
-                move.cancel()
-                await asyncio.gather(move, return_exceptions=True)
-            elif not move.cancelled():
-                move.exception()  # we may be cancelled in the moment in which it failed, and then nobody asks for its error
+            await _let_go(move)
 
     async def _answer(self, item: ToolCall | CallError) -> tuple[str, bool, ToolResult | None]:
         """What the model is told, whether the call was at fault, and the tool's result if it was run."""
@@ -447,6 +440,15 @@ class _AgentLoop:
                 raise ToolOverran(item.name, timeout_s + self.settings.tool_grace_s) from error
             raise
         return cut_observation(self.renderer.tokenizer, result.text, limits.max_observation_tokens), False, result
+
+
+async def _let_go(task: asyncio.Task[Any]) -> None:
+    """Nobody waits for it any more: it is cancelled if it is under way, and an error of its own is taken note of."""
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    elif not task.cancelled():
+        task.exception()  # whoever waited may be cancelled in the moment in which it failed, and then nobody asks for its error
 
 
 def _refuse_bias(mode: LogprobsMode, job: JobSpec) -> None:

@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 from ops.demo.view import groups_by_end
+from tests.unit.trainer_client.run_records import a_step_record
 from trainer_client.records import StepRecord
 
 
 def a_step(*, dropped: int = 0, dead: int = 0) -> StepRecord:
-    return StepRecord(
-        entry="1-0",
-        run="demo",
-        index=1,
-        groups=("a",) * 8,
-        target=8,
-        n=8,
-        filtered=8,
-        dropped=dropped,
-        dead=dead,
-        cancelled=0,
-        surplus=0,
-        stale=0,
-        redundant=5,
-        tokens_kept=0,
-        tokens_filtered=0,
-        tokens_cancelled=0,
-        tokens_failed=0,
-        took_s=1.0,
-        incarnation=1,
-        is_short=False,
-    )
+    return a_step_record(groups=("a",) * 8, target=8, n=8, filtered=8, dropped=dropped, dead=dead, redundant=5)
 
 
 def test_groups_that_closed_when_the_step_was_complete_are_counted() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pipeline.keys import Keys, job_id
 from pipeline.messages import JobResult
 from pipeline.supervisor.actions import Verdict
-from tests.unit.trainer_client.job_records import a_job_record
+from tests.unit.trainer_client.run_records import a_closed_group, a_job_record, a_step_record
 from trainer_client.bodies import BodyStore
 from trainer_client.contact import Contact
 from trainer_client.inbox import Inbox
@@ -34,51 +34,13 @@ def a_job(job: str, *, group: str = "", member: int = 0, reward: float = 1.0) ->
 def a_group(
     prompt: str, *, step: int | None = 1, verdict: Verdict = Verdict.INFORMATIVE, want: int = 2, incarnation: int = 1
 ) -> GroupRecord:
-    return GroupRecord(
-        entry=entry(),
-        run="r",
-        group=f"r.{prompt}.0",
-        prompt=prompt,
-        draw=0,
-        verdict=verdict,
-        why="",
-        step=step,
-        want=want,
-        valid=want,
-        values=(),
-        mean=0.5,
-        spread=1.0,
-        sampled_tokens=2,
-        total_tokens=4,
-        first_version="",
-        last_version="",
-        incarnation=incarnation,
+    return a_closed_group(
+        verdict, entry=entry(), group=f"r.{prompt}.0", prompt=prompt, step=step, want=want, valid=want, incarnation=incarnation
     )
 
 
 def a_step(index: int, *groups: str, incarnation: int = 1) -> StepRecord:
-    return StepRecord(
-        entry=entry(),
-        run="r",
-        index=index,
-        groups=groups,
-        target=2,
-        n=2,
-        filtered=0,
-        dropped=0,
-        dead=0,
-        cancelled=0,
-        surplus=0,
-        stale=0,
-        redundant=0,
-        tokens_kept=0,
-        tokens_filtered=0,
-        tokens_cancelled=0,
-        tokens_failed=0,
-        took_s=1.0,
-        incarnation=incarnation,
-        is_short=False,
-    )
+    return a_step_record(entry=entry(), index=index, groups=groups, incarnation=incarnation)
 
 
 def members(group: GroupRecord) -> list[JobResult]:

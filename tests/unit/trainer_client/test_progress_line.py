@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from pipeline.supervisor.actions import Verdict
-from tests.unit.trainer_client.closed_groups import a_closed_group
-from tests.unit.trainer_client.job_records import a_job_record
+from tests.unit.trainer_client.run_records import a_closed_group, a_job_record
 from trainer_client.inbox import Inbox
 from trainer_client.progress_line import ProgressLine, StepProgress, clock, line_of
 from trainer_client.results import Result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -12,10 +11,8 @@ import pytest
 
 from pipeline.messages import JobResult, Outcome, SegmentSize, TrajectoryCounts
 from pipeline.supervisor.actions import Verdict
-from tests.unit.trainer_client.closed_groups import a_closed_group
-from tests.unit.trainer_client.job_records import a_job_record
+from tests.unit.trainer_client.run_records import a_closed_group, a_job_record, a_step_record
 from trainer_client.member_metrics import CAUSES, age_metrics, cause_of, outside_metrics, quantile, reward_metrics, trained_metrics
-from trainer_client.records import StepRecord
 from trainer_client.step_metrics import step_metrics
 
 
@@ -23,32 +20,6 @@ def a_member(**changes: object) -> JobResult:
     ended = {"turns": 2, "sampled_tokens": 10, "spent_tokens": 10, "total_tokens": 30}
     times = {"seconds": {"init": 0.5, "run": 2.0, "total": 4.0}, "waits": {"init": 0.1, "run": 0.2, "eval": 0.3}}
     return a_job_record("r.e0-1.0.0", **{**ended, **times, **changes})
-
-
-def a_step(**changes: object) -> StepRecord:
-    step = StepRecord(
-        entry="1-0",
-        run="r",
-        index=4,
-        groups=(),
-        target=2,
-        n=2,
-        filtered=0,
-        dropped=0,
-        dead=0,
-        cancelled=0,
-        surplus=0,
-        stale=0,
-        redundant=0,
-        tokens_kept=0,
-        tokens_filtered=0,
-        tokens_cancelled=0,
-        tokens_failed=0,
-        took_s=2.0,
-        incarnation=1,
-        is_short=False,
-    )
-    return replace(step, **changes)  # type: ignore[arg-type]  # the record's own fields
 
 
 def test_rewards_are_told_by_component_over_trained_and_over_all_judged_groups() -> None:
@@ -126,7 +97,7 @@ def test_an_empty_step_has_the_names_of_a_full_one_and_only_numbers() -> None:
     group = a_closed_group(Verdict.INFORMATIVE, values=(1.0, 0.0))
     member = a_member(counts=TrajectoryCounts(neg_logprob=1.0))
     full = step_metrics(
-        a_step(groups=(group.group,), tokens_kept=30, tokens_filtered=10),
+        a_step_record(groups=(group.group,), tokens_kept=30, tokens_filtered=10),
         counted=[group],
         everyone={group.group: [member]},
         trained=[member],
@@ -144,7 +115,7 @@ def test_an_empty_step_has_the_names_of_a_full_one_and_only_numbers() -> None:
 
 def nothing() -> dict[str, float]:
     """The numbers of a step that has nothing."""
-    return step_metrics(a_step(), counted=[], everyone={}, trained=[], rewards=[], missing=0, staleness=[], waited_s=0.0)
+    return step_metrics(a_step_record(), counted=[], everyone={}, trained=[], rewards=[], missing=0, staleness=[], waited_s=0.0)
 
 
 def test_the_page_of_numbers_has_every_name() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline.errors import InvalidRequest
 from pipeline.messages import JobResult, Outcome
 from pipeline.validation_request import ValidationRequest
-from tests.unit.trainer_client.job_records import a_job_record
+from tests.unit.trainer_client.run_records import a_job_record
 from trainer_client.validation_numbers import Estimate, interval_of, mean_of, pass_at_k, score_of, why_invalid
 
 

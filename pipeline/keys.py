@@ -58,8 +58,11 @@ Keys of a job, which outlive its deadline by `ttl_ms`, and of a result, until it
 
 Keys of processes, gone when they stop beating:
 
-    w:<consumer>        hash    name lock: boot id, since, beat, and who holds it: stage, node, slots, pid, version
+    w:<consumer>        hash    name lock: boot id, since, beat, and who holds it: stage, node, slots, pid, version; `skew_ms`, its clock less that of
+    Redis; `idle_why`, why it claims nothing (empty = it does)
     n:<node>, n:<node>:run      hash    epoch of a node; that its lane is read
+    node:<node>                 hash    of shard 0: what a node's launcher says of it, and the lock of its name; a day from the last word
+    launchers                   zset    of shard 0: node -> last word of its launcher, ms; a day from the last word
 
 Keys of the inference pool, under a tag of their own, `{<namespace>:pool}` (docs/adr/0012-inference-pool.md). What a run has there lives for
 a week from its last use; assignments and calls for an hour, swept when
@@ -302,6 +305,13 @@ class Keys:
 
     def node(self, node: str) -> str:
         return self.key("n", node)
+
+    def launched_node(self, node: str) -> str:
+        return self.key("node", node)
+
+    @property
+    def launchers(self) -> str:
+        return self.key("launchers")
 
     def is_permanent(self, key: str) -> bool:
         """Whether a key may stand without expiry."""

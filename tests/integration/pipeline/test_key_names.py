@@ -51,6 +51,8 @@ async def test_lua_and_python_build_the_same_names(client: AsyncClient, keys: Ke
         "P .. 's:dead'": keys.dead,
         "P .. 'w:' .. 'w1'": keys.worker("w1"),
         "P .. 'n:' .. 'n1'": keys.node("n1"),
+        "P .. 'node:' .. 'n1'": keys.launched_node("n1"),
+        "P .. 'launchers'": keys.launchers,
         "P .. 'meta'": keys.meta,
     }
 

@@ -130,9 +130,22 @@ class LossyProxy:
         self._server = await asyncio.start_unix_server(self._accept, self.socket)
 
     async def _close(self) -> None:
+        """Leaves nothing in the loop: no connection that is just being accepted, none that just begins to break.
+
+        A server that is closed between the accept of a connection and asyncio's first look at it forgets the socket; a task of asyncio's
+        that is cancelled before its first step does, too. So nobody comes any more, then those who came are served, then it is closed.
+        """
         assert self._server is not None
+        self.socket.unlink()
+        await self._set_out(True)
+        quiet = 0
+        while quiet < 2:  # looks at the listening socket
+            await asyncio.sleep(0)
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            quiet = 0 if rest else quiet + 1
+            if rest:
+                await asyncio.wait(rest)
         self._server.close()
-        await self._break_links()
 
     async def _set_out(self, is_out: bool) -> None:
         self._is_out = is_out
@@ -145,25 +158,27 @@ class LossyProxy:
             link.cancel()
         await asyncio.gather(*links, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer), name="lossy-link")
         self._links.add(task)
-        task.add_done_callback(self._links.discard)
+
+        def ended(task: asyncio.Task[None]) -> None:  # a task that is cancelled before its first step runs none of its own lines
+            self._links.discard(task)
+            writer.transport.abort()
+
+        task.add_done_callback(ended)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_out:
+            return
         try:
-            if self._is_out:
-                return
-            try:
-                up_reader, up_writer = await asyncio.open_unix_connection(self._upstream)
-            except OSError:
-                return  # the server is down: its client sees a broken connection, as without us
-            try:
-                await _Link(self, reader, writer, up_reader, up_writer).run()
-            finally:
-                up_writer.transport.abort()
+            up_reader, up_writer = await asyncio.open_unix_connection(self._upstream)
+        except OSError:
+            return  # the server is down: its client sees a broken connection, as without us
+        try:
+            await _Link(self, reader, writer, up_reader, up_writer).run()
         finally:
-            writer.transport.abort()
+            up_writer.transport.abort()
 
     async def _lets_pass(self, request: bytes, reply: bytes) -> bool:
         """Decides on one reply."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import hashlib
 import os
 import secrets
@@ -10,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -219,3 +222,28 @@ async def test_a_server_that_is_down_looks_down_through_the_proxy(make_server: C
 
         assert await ask(client, "GET", "a") == b"1"
         await client.aclose()
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("is_out", [False, True])
+def test_a_proxy_that_is_left_keeps_none_of_those_who_connect_in_that_moment(redis_server: PrivateServer, is_out: bool) -> None:
+    """A worker that tries again during an outage connects when it likes. A connection that was accepted or broken in the moment the proxy
+    was left stayed behind in a loop that had ended, and the next test that collected garbage failed of it."""
+    for _ in range(20):
+        left, came = threading.Event(), threading.Event()
+
+        def connect(place: str, left: threading.Event = left, came: threading.Event = came) -> None:
+            while not left.is_set():
+                with socket.socket(socket.AF_UNIX) as one, contextlib.suppress(OSError):
+                    one.connect(place)
+                    came.set()
+
+        with LossyProxy(redis_server.socket) as proxy:
+            if is_out:
+                proxy.begin_outage()
+            who = threading.Thread(target=connect, args=(str(proxy.socket),))
+            who.start()
+            assert came.wait(10)
+        left.set()
+        who.join()
+    gc.collect()  # whatever was left behind says so here

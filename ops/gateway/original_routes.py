@@ -10,6 +10,7 @@ from aiohttp import web
 
 from ops.gateway.answers import json_answer
 from ops.gateway.bodies import checked
+from ops.gateway.model_hosts import ModelHosts
 from ops.gateway.original_request import Asked, CancelRequest, ServerRequest
 from ops.gateway.original_result import Ended, original_result
 from ops.gateway.refusals import Refusal
@@ -18,6 +19,7 @@ from ops.gateway.waiting import Closed, submit_for_caller, wait_for_result, want
 from ops.gateway.work import queue_name
 from ops.look import look
 from pipeline.errors import DamagedBody, NewerMessage
+from pipeline.inference_pool import wrong_address
 from pipeline.messages import Outcome, Stage
 from pipeline.redis_client import ask
 from trainer_client import BodyMissing, Result, WaitTimeout
@@ -38,6 +40,7 @@ class OriginalRoutes:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._hosts = ModelHosts(gateway.settings.model_hosts)
 
     # ---- the door
 
@@ -109,7 +112,18 @@ class OriginalRoutes:
         """Gives a model server to the run; one that it has already stays."""
         gateway = self._gateway
         address = ServerRequest.parse(await gateway.budget.read_object(request)).address.strip().rstrip("/").removesuffix(V1)
+        if why := wrong_address(address):
+            raise Refusal(422, "invalid", why, field="address")
         had = {server.url for server in await gateway.run.servers.list()}
+        if address not in had and not self._hosts.may_be_named(address):
+            run = gateway.run.id
+            raise Refusal(
+                422,
+                "host_not_allowed",
+                f"clients may name model servers of this machine and of gateway.model_hosts, got {address!r:.80}: let who runs the gateway "
+                f"add its host there, or give it with rollstream llm add --run {run} URL",
+                field="address",
+            )
         await gateway.run.servers.attach(address)
         log.info("server_added", run=gateway.run.id, server=address)
         word = "there already" if address in had else "added" if gateway.door.is_open else "added, for the next start"

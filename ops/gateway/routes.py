@@ -110,7 +110,11 @@ def routes_of(gateway: Gateway) -> list[Route]:
             handler=original.add_llm_server,
             about="Gives a model server to the run; one that it has already stays.",
             body=ServerRequest,
-            codes={200: "added, or there already", 409: "another run has it", 422: "no address"},
+            codes={
+                200: "added, or there already",
+                409: "another run has it",
+                422: "no address, or a host that gateway.model_hosts does not name",
+            },
             is_original=True,
         ),
         Route(

@@ -8,6 +8,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
+from ops.gateway.model_hosts import ModelHosts
 from pipeline.errors import InvalidRequest
 from pipeline.requests import DAY_S, run_id
 from pipeline.settings import ENVIRONMENT_PREFIX, TableSettings
@@ -44,6 +45,8 @@ class GatewaySettings(TableSettings):
     """Tasks that only the workers have installed, beside those that are known here."""
     sources: tuple[str, ...] = ()
     """`data_source=task`, beside the built-in ones."""
+    model_hosts: tuple[str, ...] = ()
+    """Hosts that `/add_llm_server` may name beside this machine: names (`*` = any characters but a dot), networks; `*` = all."""
     max_body_bytes: int = Field(default=16 * MIB, ge=1024)
     """Most bytes of one request."""
     max_bodies_bytes: int = Field(default=256 * MIB, ge=1024)
@@ -87,6 +90,12 @@ class GatewaySettings(TableSettings):
             if not source or not equals or not task:
                 raise ValueError(f"expected data_source=task, got {pair!r}")
         return sources
+
+    @field_validator("model_hosts")
+    @classmethod
+    def _are_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        ModelHosts(hosts)
+        return hosts
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -9,7 +9,8 @@ import pytest
 
 from pipeline.errors import InvalidRequest
 from pipeline.settings import QueueSettings
-from tests.integration.gateway.service import Service, gateway, read_text
+from tests.integration.gateway.service import RUN, Answer, Service, gateway, read_text
+from trainer_client import connect
 
 pytestmark = pytest.mark.one_server
 
@@ -95,6 +96,31 @@ async def test_a_web_page_that_reaches_loopback_gets_nothing_done(service: Servi
     assert "http" not in page.replace("https://", "").split("</style>")[1] or "src=" not in page
     assert {"/process", "/jobs/{id}/trajectory", "/steps/{index}/ack"} <= set(document["paths"])
     assert set(document["components"]["schemas"]) >= {"ProcessRequest", "JobRequest", "StepRequest", "SamplingRequest", "Refusal"}
+
+
+async def test_clients_name_model_servers_of_this_machine_and_of_the_hosts_in_the_settings(queue: QueueSettings, tmp_path: Path) -> None:
+    """The role `ops` could send the fleet's prompts and the servers' key to any host, and its workers into any network. What the run has
+    already, from whoever may reach Redis, may be named again."""
+    files = write_tokens(tmp_path)
+    async with connect(queue, run=RUN) as run:
+        await run.servers.attach("http://given.example:8000")
+    async with gateway(queue, tmp_path, model_hosts=("10.1.0.0/16",), **files) as service:
+
+        async def named(role: str, address: str) -> Answer:
+            headers = {"Authorization": f"Bearer {TOKENS[role]}"}
+            return await service.client.post("/add_llm_server", {"address": address}, headers=headers)
+
+        taken = [await named("ops", one) for one in ("http://127.0.0.1:8000/v1", "http://10.1.2.3:8000", "http://given.example:8000")]
+        refused = [await named(role, "http://collector.example:8000") for role in ("ops", "trainer")]
+        metadata = await named("ops", "http://169.254.169.254/v1")
+        cleared = await service.client.post("/clear_llm_server", headers={"Authorization": f"Bearer {TOKENS['ops']}"})
+
+    assert [answer.status for answer in taken] == [200, 200, 200]
+    assert [(one.status, one.body["error"], one.body["field"]) for one in (*refused, metadata)] == [
+        (422, "host_not_allowed", "address")
+    ] * 3
+    assert "gateway.model_hosts, got 'http://collector.example:8000'" in refused[0].body["detail"]
+    assert sorted(cleared.body["addresses"]) == ["http://10.1.2.3:8000", "http://127.0.0.1:8000", "http://given.example:8000"]
 
 
 @pytest.mark.parametrize(

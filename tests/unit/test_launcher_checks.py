@@ -87,6 +87,60 @@ def test_a_pytest_that_collects_nothing_counts_as_no_test(environment: Environme
     assert "no test was executed" in capfd.readouterr().out
 
 
+ONCE = """
+import pytest
+from pathlib import Path
+
+class TestInAClass:
+    @pytest.mark.parametrize("word", ["a/b c", "["])
+    def test_it_fails_once(self, word):
+        seen = Path("seen" + str(ord(word[0])))
+        was = seen.exists()
+        seen.touch()
+        assert was
+"""
+
+
+@pytest.mark.slow
+def test_what_fails_once_and_passes_twice_alone_is_named_and_fails_no_step(
+    environment: Environment, capfd: pytest.CaptureFixture[str]
+) -> None:
+    add_test(environment, "unit", PASSING + ONCE)
+
+    assert checks.run(environment, steps("tests"), [VALKEY], bare(environment), quick=False, strict=False) == 0
+
+    said = capfd.readouterr().out
+    assert "= 2 failed, 1 passed in " in said
+    assert "tests: 3 passed, 0 failed, 0 skipped" in said
+    assert [line.strip() for line in said.splitlines()[-2:]] == [
+        "tests/unit/test_unit.py::TestInAClass::test_it_fails_once[a/b c]",
+        "tests/unit/test_unit.py::TestInAClass::test_it_fails_once[[]",
+    ]
+
+
+EVERY_OTHER_TIME = """
+from pathlib import Path
+
+def test_it_fails_every_other_time():
+    seen = Path("seen")
+    seen.rmdir() if (was := seen.exists()) else seen.mkdir()
+    assert was
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [EVERY_OTHER_TIME, "".join(FAILING.replace("it_", f"{n}_") for n in range(4))], ids=["again", "four"])
+def test_what_fails_again_or_with_many_others_fails_its_step(
+    environment: Environment, capfd: pytest.CaptureFixture[str], text: str
+) -> None:
+    """Every other time: the second of the two looks fails. Four at once: nobody looks again."""
+    add_test(environment, "unit", text)
+
+    assert checks.run(environment, steps("tests"), [VALKEY], bare(environment), quick=False, strict=False) == 1
+
+    assert capfd.readouterr().out.splitlines()[-1] == "Not all is well: tests"
+
+
 WAITS = """
 import sys, time
 from pathlib import Path

@@ -213,6 +213,8 @@ class Slots:
         self.total = total
         self.used = 0
         self._allowed = allowed
+        self.idle_why = ""
+        """Why none are claimed, in words, while that is so."""
         self._freed = asyncio.Event()
 
     @property

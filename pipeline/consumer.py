@@ -115,6 +115,7 @@ class Consumer:
             on_verdict=_deliver_verdict,
             on_usurped=self._on_usurped,
             beat=(epoch, stage is Stage.RUN),
+            idle_why=lambda: slots.idle_why,
         )
         self.usurped = False
 

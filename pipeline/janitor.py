@@ -1,5 +1,5 @@
 """Puts right what dead processes left: expired leases, due retries, passed deadlines, lanes of dead nodes, old consumers, lost entries.
-Runs whose trainer is gone are closed here too.
+Runs whose trainer is gone are closed here too, and a sample a minute is kept of how fast things go.
 
 It runs in every worker and supervisor process. One of them does a round at a time, and it is right with any number: every action is a
 script that judges again inside. It stamps its rounds; after a gap (Redis was away) no lease, heartbeat or deadline is judged for one full
@@ -21,6 +21,7 @@ from pipeline.keys import Keys
 from pipeline.messages import CancelReason, Stage
 from pipeline.recovery import put_back
 from pipeline.redis_client import AsyncClient, ask
+from pipeline.samples import keep_sample
 from pipeline.scripts.calls import MAX_BATCH, Scripts
 from pipeline.scripts.run_calls import GoneRun, RunScripts
 from pipeline.settings import QueueSettings
@@ -31,6 +32,8 @@ SHORTEST_PERIOD_S = 0.1
 LONGEST_PERIOD_S = 5.0
 ROUNDS_A_LEASE = 4
 RECONCILE_EVERY_ROUNDS = 20
+SAMPLE_EVERY_ROUNDS = 12
+"""A minute of the longest period."""
 CONSUMERS_EVERY_ROUNDS = 200
 CONSUMER_IDLE_S = 3600.0
 RUNS_A_PAGE = 256
@@ -107,6 +110,8 @@ class Janitor:
             parts += [partial(self._sweep_lane, stream) for stream in streams if ":@" in stream]
             parts += [self._close_gone_runs]
         parts += [self._admit]
+        if self._round % SAMPLE_EVERY_ROUNDS == 0:
+            parts += [partial(keep_sample, self._client, self._keys)]
         if self._round % RECONCILE_EVERY_ROUNDS == 0:
             parts += [self._reconcile]
         if self._round % self._consumers_every == 0:

@@ -13,6 +13,7 @@ Permanent keys (no expiry; everything else has one):
     nodes               zset    node -> last beat, ms · workers
     policies            zset    informativeness policy -> when a supervisor last said that it knows it, ms · supervisors, open_step reads
     janitor             hash    who did the last round, when, quiet until · janitor
+    samples             list    a line a minute, twelve: ms, bytes of memory, of the append-only file, jobs that left each stage · janitor
     active[:<class>]    list    runs that have waiting jobs · accept, admit; gone when empty
     deficit[:<class>]   hash    run -> deficit of the round robin · admit; gone when empty
     s:init[:<class>]    stream  headers; group `init` · admit; entries deleted on hand-off
@@ -58,8 +59,8 @@ Keys of a job, which outlive its deadline by `ttl_ms`, and of a result, until it
 
 Keys of processes, gone when they stop beating:
 
-    w:<consumer>        hash    name lock: boot id, since, beat, and who holds it: stage, node, slots, pid, version; `skew_ms`, its clock less that of
-    Redis; `idle_why`, why it claims nothing (empty = it does)
+    w:<consumer>        hash    name lock: boot id, since, beat, and who holds it: stage, node, slots, pid, version;
+    skew_ms, its clock less that of Redis; idle_why, why it claims nothing, empty = it does · take_name, renew
     n:<node>, n:<node>:run      hash    epoch of a node; that its lane is read
     node:<node>                 hash    of shard 0: what a node's launcher says of it, and the lock of its name; a day from the last word
     launchers                   zset    of shard 0: node -> last word of its launcher, ms; a day from the last word
@@ -107,6 +108,7 @@ PERMANENT = frozenset(
         "policies",
         "nodes",
         "janitor",
+        "samples",
         "active",
         "deficit",
         "s:init",
@@ -267,6 +269,10 @@ class Keys:
     @property
     def runs(self) -> str:
         return self.key("runs")
+
+    @property
+    def samples(self) -> str:
+        return self.key("samples")
 
     def done(self, run: str, at_ms: int) -> str:
         return self.key("done", run, at_ms // DAY_MS)

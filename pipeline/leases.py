@@ -24,10 +24,11 @@ import redis
 import structlog
 
 from pipeline.attempts import LOST, SILENT
+from pipeline.clock_skew import clock_skew_ms
 from pipeline.errors import BrokerError
 from pipeline.keys import Keys
 from pipeline.messages import Stage
-from pipeline.redis_client import thread_client
+from pipeline.redis_client import SyncClient, thread_client
 from pipeline.scripts.calls import Held, NameHolder
 from pipeline.scripts.runner import Arg, ThreadScriptRunner
 from pipeline.settings import QueueSettings
@@ -60,6 +61,8 @@ class LeaseKeeper:
         on_usurped: called on the event loop when the name is another's.
         holder: this process, said with each renewal.
         beat: also says that its node is alive: (epoch, whether this process reads the node's lane).
+        idle_why: why this process claims nothing, said with each renewal; empty = it claims. Called from the thread.
+        wall_s: this machine's clock; how far it is from that of Redis is said with each renewal.
     """
 
     def __init__(
@@ -75,6 +78,8 @@ class LeaseKeeper:
         on_verdict: Callable[[LeasedJob, str], None],
         on_usurped: Callable[[], None],
         beat: tuple[str, bool],
+        idle_why: Callable[[], str] = str,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._keys = keys
@@ -86,6 +91,8 @@ class LeaseKeeper:
         self._on_verdict = on_verdict
         self._on_usurped = on_usurped
         self._beat = beat
+        self._idle_why = idle_why
+        self._wall_s = wall_s
         self._loop = asyncio.get_running_loop()
         self._wake = threading.Event()
         self._stopping = False
@@ -119,7 +126,7 @@ class LeaseKeeper:
             scripts = ThreadScriptRunner(client, self._keys)
             while not self._stopping:
                 try:
-                    self._renew(scripts)
+                    self._renew(scripts, skew_ms=self._skew_ms(client))
                     self._last_contact_s = time.monotonic()
                     wait_s = period_s
                 except (BrokerError, redis.RedisError) as error:
@@ -128,7 +135,13 @@ class LeaseKeeper:
                 self._wake.wait(wait_s)
                 self._wake.clear()
 
-    def _renew(self, scripts: ThreadScriptRunner) -> None:
+    def _skew_ms(self, client: SyncClient) -> int:
+        """How far this machine's clock is ahead of that of Redis, as far as the time of the question lets one tell."""
+        before_s = self._wall_s()
+        seconds, micros = client.time()
+        return clock_skew_ms(before_s, seconds + micros / 1e6, self._wall_s())
+
+    def _renew(self, scripts: ThreadScriptRunner, *, skew_ms: int) -> None:
         now_s = time.monotonic()
         jobs: list[LeasedJob] = []
         held_now = self._snapshot()
@@ -146,7 +159,7 @@ class LeaseKeeper:
         # an empty renewal keeps the name
         for at in range(0, max(1, len(jobs)), LEASES_A_CALL):
             batch = jobs[at : at + LEASES_A_CALL]
-            args: list[Arg] = [self._stage.value, self._consumer, self._boot, lock_ms, *self._holder.words]
+            args: list[Arg] = [self._stage.value, self._consumer, self._boot, lock_ms, *self._holder.words, skew_ms, self._idle_why()]
             for job in batch:
                 held = job.held
                 args += [held.stream, held.entry, held.job, held.attempt]

@@ -103,6 +103,7 @@ async def serve(
         if limiter is not None:
             limiter.on_room = slots.changed
         if sandboxes is not None and worker.stage is Stage.INIT:
+            slots.idle_why = sandboxes.degraded
             sandboxes.on_degraded(partial(_on_degraded, slots))
 
         def work_of(keys: Keys, scripts: Scripts) -> Work:
@@ -148,6 +149,7 @@ def _while_well(sandboxes: RemoteSandboxes, slots: int) -> Callable[[], int]:
 
 
 def _on_degraded(slots: Slots, why: str) -> None:
+    slots.idle_why = why
     if why:
         log.warning("worker_claims_nothing", why=why)
     else:

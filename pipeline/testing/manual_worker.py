@@ -110,9 +110,9 @@ class ManualWorker:
         given = [Given(job, kind, why, 1.0, retry_stage) for job in jobs]
         return await self.scripts.give_up(self.stage, given, backoff_ms=backoff_ms, backoff_max_ms=max(60_000, backoff_ms))
 
-    async def renew(self, *jobs: Held) -> tuple[bool, list[str]]:
+    async def renew(self, *jobs: Held, skew_ms: int = 0, idle_why: str = "") -> tuple[bool, list[str]]:
         """Renews leases: (the name is held, per job `1`, `0` or the reason of its cancel)."""
-        words: list[Arg] = [self.stage.value, self.consumer, self.boot, LEASE_MS, *HOLDER.words]
+        words: list[Arg] = [self.stage.value, self.consumer, self.boot, LEASE_MS, *HOLDER.words, skew_ms, idle_why]
         for job in jobs:
             words += [job.stream, job.entry, job.job, job.attempt]
         reply = await self.scripts.run_script("renew", *words)

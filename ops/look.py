@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import redis
-
+from pipeline.fleet import read_streams, read_workers
 from pipeline.inference_pool import read_places
 from pipeline.keys import Keys
 from pipeline.messages import Stage
@@ -91,40 +91,22 @@ async def look(client: AsyncClient, settings: QueueSettings) -> Look:
     found = Look()
     for shard in range(settings.shards):
         keys = Keys.of_shard(settings.namespace, shard)
-        for stream in await ask(client, "SMEMBERS", keys.key("streams")):
-            await _add_stream(client, keys, stream.decode(), found)
-        for name in await ask(client, "ZRANGE", keys.key("runs"), 0, -1):
-            run = await look_at_run(client, keys, name.decode())
-            if run is not None:
-                found.runs.append(run)
+        streams = await read_streams(client, keys)
+        for stream in streams:
+            found.stages[stream.stage].running += stream.held
+            found.stages[stream.stage].waiting += stream.waiting
+        for worker in await read_workers(client, keys, streams):
+            found.stages[worker.stage].workers += 1
+            found.stages[worker.stage].slots += worker.slots
+        names = await ask(client, "ZRANGE", keys.runs, 0, -1)
+        found.runs += [
+            run for run in await asyncio.gather(*(look_at_run(client, keys, name.decode()) for name in names)) if run is not None
+        ]
         found.delayed += int(await ask(client, "ZCARD", keys.key("z:delay")))
         found.dead += int(await ask(client, "XLEN", keys.dead))
-        await _add_workers(client, keys, found)
     memory = await ask(client, "INFO", "memory")
     found.used_bytes, found.max_bytes = int(memory["used_memory"]), int(memory["maxmemory"])
     return found
-
-
-async def _add_stream(client: AsyncClient, keys: Keys, stream: str, found: Look) -> None:
-    stage = found.stages[Stage(stream.split(":")[1])]
-    length = int(await ask(client, "XLEN", keys.key(stream)))
-    try:
-        pending = int((await ask(client, "XPENDING", keys.key(stream), stream.split(":")[1]))["pending"])
-    except redis.ResponseError:  # the group is being made or swept
-        pending = 0
-    stage.running += pending
-    stage.waiting += max(0, length - pending)
-
-
-async def _add_workers(client: AsyncClient, keys: Keys, found: Look) -> None:
-    async for key in client.scan_iter(match=keys.worker("*").replace("{", "[{]"), count=500):
-        stage, slots = await ask(client, "HMGET", key, "stage", "slots")
-        # a worker that had to take its name again, after Redis lost all, says it in the name alone
-        name = stage.decode() if stage else key.decode().rpartition(":")[2].partition("-")[0]
-        if name in tuple(Stage):
-            look = found.stages[Stage(name)]
-            look.workers += 1
-            look.slots += int(slots or 0)
 
 
 async def look_at_run(client: AsyncClient, keys: Keys, name: str) -> RunLook | None:

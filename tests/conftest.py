@@ -24,6 +24,7 @@ from pipeline.redis_client import AsyncClient, command_client
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
 from pipeline.testing.servers import Persistence, PrivateServer, ServerKind, found_servers
+from tests.longest_first import Length, longest_first
 from tests.vllm_server import VllmServer, serving
 
 REQUIRE_VARIABLE = "ROLLSTREAM_REQUIRE_SERVERS"
@@ -51,6 +52,22 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """After all others that order tests; only where there are several processes (`tests/longest_first.py`)."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if processes == 1:
+        return
+    usual_s = float(config.getini("timeout"))
+    lengths = [Length(module=item.nodeid.partition("::")[0], limit_s=_limit_s(item, usual_s)) for item in items]
+    items[:] = [items[place] for place in longest_first(lengths, usual_s=usual_s, processes=processes)]
+
+
+def _limit_s(item: pytest.Item, usual_s: float) -> float:
+    marker = item.get_closest_marker("timeout")
+    return usual_s if marker is None else float(marker.args[0] if marker.args else marker.kwargs["timeout"])
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,6 +2,7 @@
 
     RollstreamError
     ├── InvalidRequest        what a caller asked for cannot be done; names the field and what was expected
+    │   └── IdTaken             another request has this id
     ├── QueueFull             not accepted now; `retry_after_s` and `why` say when and what to do
     ├── RunClosed             the run is closed, cancelled or unknown
     ├── StaleIncarnation      a newer trainer took the run over
@@ -38,6 +39,18 @@ class InvalidRequest(RollstreamError):
     def __init__(self, message: str, *, field: str = "") -> None:
         super().__init__(f"{field}: {message}" if field else message)
         self.field = field
+
+
+class IdTaken(InvalidRequest):
+    """Another request was submitted under this id.
+
+    Args:
+        name: the id, as its submitter calls it.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"job {name!r} was asked for with another request: choose another id, or send the same request again", field="id")
+        self.name = name
 
 
 class QueueFull(RollstreamError):

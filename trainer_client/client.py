@@ -405,12 +405,14 @@ class Run:
     # ---- single jobs
 
     @overload
-    async def submit(self, request: JobRequest, *, wait_s: float = 0.0) -> Job: ...
+    async def submit(self, request: JobRequest, *, wait_s: float = 0.0, digests: Sequence[str] = ()) -> Job: ...
 
     @overload
-    async def submit(self, request: Sequence[JobRequest], *, wait_s: float = 0.0) -> list[Job]: ...
+    async def submit(self, request: Sequence[JobRequest], *, wait_s: float = 0.0, digests: Sequence[str] = ()) -> list[Job]: ...
 
-    async def submit(self, request: JobRequest | Sequence[JobRequest], *, wait_s: float = 0.0) -> Job | list[Job]:
+    async def submit(
+        self, request: JobRequest | Sequence[JobRequest], *, wait_s: float = 0.0, digests: Sequence[str] = ()
+    ) -> Job | list[Job]:
         """Puts one job, or many in few calls, into the queue of the run. The same request again is the same job.
 
         An id whose result was acked, by an earlier process too, is used up: `results` passes over it, `Job.result` raises, and a warning
@@ -419,15 +421,18 @@ class Run:
         Args:
             request: what to do.
             wait_s: how long to wait while the queue is full.
+            digests: of what each request was made of, kept with its job: the same id with another digest is refused. Without them whoever
+                submits an id again gets its job, whatever the request says.
 
         Raises:
             InvalidRequest: nothing was submitted.
+            IdTaken: an id is there with another digest; of many requests, the first may be in.
             QueueFull: still full after `wait_s`; of many requests, the first may be in. Submit the same ones again.
         """
         bounded_seconds(wait_s, "wait_s")
         if isinstance(request, Sequence):
-            return await self._jobs.submit(request, wait_s=wait_s)
-        return (await self._jobs.submit([request], wait_s=wait_s))[0]
+            return await self._jobs.submit(request, wait_s=wait_s, digests=digests)
+        return (await self._jobs.submit([request], wait_s=wait_s, digests=digests))[0]
 
     def job(self, job_id: str) -> Job:
         """A job that was submitted before, perhaps by an earlier process."""

@@ -105,24 +105,27 @@ class Jobs:
         self._life = life
         self._why_waiting = why_waiting
 
-    async def submit(self, requests: Sequence[JobRequest], *, wait_s: float) -> list[Job]:
+    async def submit(self, requests: Sequence[JobRequest], *, wait_s: float, digests: Sequence[str]) -> list[Job]:
         """Puts jobs into the queue of the run; see `Run.submit`."""
         self._life.check(needs_open_run=True)
+        if digests and len(digests) != len(requests):
+            raise InvalidRequest(f"expected one digest a request, {len(requests)} in all, got {len(digests)}", field="digests")
         submissions = [
-            self._submission(request, f"requests[{i}].prompt" if len(requests) > 1 else "prompt") for i, request in enumerate(requests)
+            self._submission(request, f"requests[{i}].prompt" if len(requests) > 1 else "prompt", digests[i] if digests else "")
+            for i, request in enumerate(requests)
         ]
         give_up_at_s = time.monotonic() + wait_s
         for batch in _batches(submissions):
             await self._accept_in_time(batch, give_up_at_s)
         return [Job(submission.unit.id, self) for submission in submissions]
 
-    def _submission(self, request: JobRequest, field: str) -> Submission:
+    def _submission(self, request: JobRequest, field: str, digest: str) -> Submission:
         if not isinstance(request, JobRequest):
             raise InvalidRequest(f"expected a JobRequest, got {type(request).__name__}", field=field.removesuffix(".prompt"))
         template = request.template()
         body = encode(template)
         prompt = encode_prompt(request.id, request.prompt, max_body_bytes=self._settings.max_body_bytes, field=field)
-        unit = Unit(f"{self._run}.{request.id}", 0, request.id, 0, request.version, prompt)
+        unit = Unit(f"{self._run}.{request.id}", 0, request.id, 0, request.version, prompt, digest)
         return Submission(unit, template, template_id(body), body)
 
     async def _accept_in_time(self, batch: Sequence[Submission], give_up_at_s: float) -> None:

@@ -14,6 +14,7 @@ from ops.gateway.refusals import Refusal
 from ops.gateway.state import DELIVERS, Gateway
 from ops.gateway.steps import result_as_map
 from ops.gateway.waiting import submit_for_caller, wait_for_result, wait_s_of, wants_cancel
+from ops.gateway.work import Wanted
 from ops.job_story import JobStory, NoSuchJob
 from pipeline.messages import Trajectory
 from pipeline.near_names import hint
@@ -61,22 +62,22 @@ class JobRoutes:
         wait_s, cancels = wait_s_of(request), wants_cancel(request.headers)
         gateway.check_accepts()
         many = "jobs" in body
-        requests = await checked(request, lambda: self._requests(body) if many else [JobRequest.parse(body)])
-        for asked in requests:
-            self._check_task(asked.task)
-        jobs = await submit_for_caller(gateway, requests, wait_s=SUBMIT_S, by_process=False, cancel_on_disconnect=cancels)
+        wanted = await checked(request, lambda: self._wanted(body) if many else [Wanted.of(JobRequest.parse(body))])
+        for one in wanted:
+            self._check_task(one.request.task)
+        jobs = await submit_for_caller(gateway, wanted, wait_s=SUBMIT_S, by_process=False, cancel_on_disconnect=cancels)
         places = [self._place(job.id) for job in jobs]
         if many:
             return json_answer({"jobs": places}, status=202)
         if wait_s:
             return await self._told(request, jobs[0].id, wait_s, cancels=cancels)
-        return json_answer(places[0], status=202, headers={"Location": f"/jobs/{requests[0].id}"})
+        return json_answer(places[0], status=202, headers={"Location": f"/jobs/{wanted[0].request.id}"})
 
-    def _requests(self, body: dict[str, Any]) -> list[JobRequest]:
+    def _wanted(self, body: dict[str, Any]) -> list[Wanted]:
         listed = body["jobs"]
         if set(body) != {"jobs"} or not isinstance(listed, list) or not 1 <= len(listed) <= MOST_AT_ONCE:
             raise Refusal(422, "invalid", f'expected {{"jobs": [1 to {MOST_AT_ONCE} requests]}} and nothing beside it', field="jobs")
-        return [JobRequest.parse(one) for one in listed]
+        return [Wanted.of(JobRequest.parse(one)) for one in listed]
 
     def _check_task(self, task: str) -> None:
         names = self._gateway.tools.names

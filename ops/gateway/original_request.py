@@ -17,7 +17,7 @@ from pydantic import Field
 from ops.gateway.original_params import read_params
 from ops.gateway.refusals import Refusal
 from ops.gateway.settings import GatewaySettings
-from ops.gateway.work import queue_name
+from ops.gateway.work import Wanted, queue_name
 from pipeline.errors import InvalidRequest
 from pipeline.exact_sampling import inexact_sampling
 from pipeline.near_names import hint
@@ -78,7 +78,7 @@ class ServerRequest(Request):
 class Asked:
     """What one call of `/process` asks for."""
 
-    request: JobRequest
+    wanted: Wanted
     job_id: str
     """As its client calls it."""
     with_tokens: bool
@@ -89,6 +89,10 @@ class Asked:
     trajectory_id: object
     not_used: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def request(self) -> JobRequest:
+        return self.wanted.request
 
 
 class OriginalRequests:
@@ -139,16 +143,17 @@ class OriginalRequests:
         }
         for defaults in (self._defaults.get(DEFAULTS_OF_ALL, {}), self._defaults.get(task, {})):
             fields = _joined(fields, defaults)
-        fields = _joined(fields, {"sampling": params.sampling, "limits": params.limits, "chat": params.chat, **params.others})
+        said = {"sampling": params.sampling, "limits": params.limits, "chat": params.chat, **params.others}
+        fields = _joined(fields, said)
         _fit_observations(fields["limits"])
         job_id = asked.job_id or new_id()
         why = _inexact(fields["sampling"])
         if why:
             params.warnings.append(f"logprobs are not those of the distribution sampled from: {why}; a trainer's ratio would be biased")
-        fields |= {"task": task, "id": queue_name(job_id), "prompt": row_of(asked.instance, task), "exact_logprobs": not why}
-        request = JobRequest.parse(fields)
+        row = {"task": task, "prompt": row_of(asked.instance, task)}
+        fields |= {**row, "id": queue_name(job_id), "exact_logprobs": not why}
         return Asked(
-            request=request,
+            wanted=Wanted.of(JobRequest.parse(fields), {**row, **said}),
             job_id=job_id,
             with_tokens=params.with_tokens,
             return_tokens=asked.return_tokens,

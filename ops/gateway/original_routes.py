@@ -18,7 +18,7 @@ from ops.gateway.state import DELIVERS, Gateway
 from ops.gateway.waiting import Closed, submit_for_caller, wait_for_result, wants_cancel
 from ops.gateway.work import queue_name
 from ops.look import look
-from pipeline.errors import DamagedBody, NewerMessage
+from pipeline.errors import BrokerUnreachable, DamagedBody, IdTaken, NewerMessage
 from pipeline.inference_pool import wrong_address
 from pipeline.messages import Outcome, Stage
 from pipeline.redis_client import ask
@@ -163,16 +163,27 @@ class OriginalRoutes:
         cancels = asked.cancel_on_disconnect or wants_cancel(request.headers)
         with gateway.door.waiting(job) as closed:
             try:
-                await submit_for_caller(gateway, [asked.request], wait_s=SUBMIT_S, by_process=True, cancel_on_disconnect=cancels)
+                await submit_for_caller(gateway, [asked.wanted], wait_s=SUBMIT_S, by_process=True, cancel_on_disconnect=cancels)
                 wall_s = asked.request.wall_s + min(MARGIN_S, asked.request.wall_s)
                 result = await wait_for_result(gateway, job, wall_s, closed=closed, cancel_on_disconnect=cancels)
+            except IdTaken:
+                raise IdTaken(asked.job_id) from None  # by the name that its client knows
             except Closed:
                 why = f"it was stopped while job {asked.job_id!r} ran, which was cancelled: POST /start, and send it under another job_id"
                 raise Refusal(500, "stopped", why) from None
             except WaitTimeout as late:
-                await gateway.work.cancel(job)
-                raise Refusal(504, "timeout", f"{late} The job was cancelled", more={"job_id": asked.job_id}) from None
+                became = await self._cancelled_soon(job)
+                raise Refusal(504, "timeout", f"{late} {became}", more={"job_id": asked.job_id}) from None
         return await self._answer(request, asked, result)
+
+    async def _cancelled_soon(self, job: str) -> str:
+        """Cancels a job, and says so: a call whose time is over waits for no Redis."""
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._gateway.work.cancel(job)
+        except (TimeoutError, BrokerUnreachable):
+            return "Redis does not answer: the job ends there when its own time is over"
+        return "The job was cancelled"
 
     async def _check_servers(self) -> None:
         servers = await self._gateway.run.servers.list()

@@ -21,6 +21,7 @@ from pipeline.errors import (
     BrokerError,
     BrokerUnreachable,
     DamagedBody,
+    IdTaken,
     InvalidRequest,
     NewerMessage,
     QueueFull,
@@ -116,6 +117,8 @@ def refusal_of(error: Exception) -> Refusal:
             return Refusal(413, "too_large", str(error))
         case ServerTaken():
             return Refusal(409, "server_taken", str(error), field="address")
+        case IdTaken():
+            return Refusal(409, "id_taken", str(error), field=error.field)
         case InvalidRequest():
             return Refusal(422, "invalid", str(error), field=error.field)
         case NoSuchJob():

@@ -9,8 +9,9 @@ from aiohttp import web
 
 from ops.gateway.refusals import Refusal, refusal_of
 from ops.gateway.state import Gateway
-from pipeline.errors import StaleIncarnation
-from trainer_client import ClientClosed, Job, JobRequest, Result
+from ops.gateway.work import Wanted
+from pipeline.errors import IdTaken, StaleIncarnation
+from trainer_client import ClientClosed, Job, Result
 
 CANCEL_HEADER = "X-Cancel-On-Disconnect"
 LONGEST_WAIT_S = 600.0
@@ -22,20 +23,20 @@ class Closed(Exception):
 
 
 async def submit_for_caller(
-    gateway: Gateway, requests: Sequence[JobRequest], *, wait_s: float, by_process: bool, cancel_on_disconnect: bool
+    gateway: Gateway, wanted: Sequence[Wanted], *, wait_s: float, by_process: bool, cancel_on_disconnect: bool
 ) -> list[Job]:
     """Puts jobs into the queue. A client that goes meanwhile has submitted them; they are cancelled then where it asked for that.
 
     Raises:
-        Refusal, InvalidRequest, QueueFull, RunClosed, StaleIncarnation: as `Work.submit`.
+        Refusal, IdTaken, InvalidRequest, QueueFull, RunClosed, StaleIncarnation: as `Work.submit`.
     """
-    submission = gateway.work.submit(requests, wait_s=wait_s, by_process=by_process)
+    submission = gateway.work.submit(wanted, wait_s=wait_s, by_process=by_process)
     try:
         return await asyncio.shield(submission)
     except asyncio.CancelledError:
         if cancel_on_disconnect and not gateway.leaving.is_set():
-            for request in requests:
-                cancel_later(gateway, gateway.work.full_id(request.id), after=submission)
+            for one in wanted:
+                cancel_later(gateway, gateway.work.full_id(one.request.id), after=submission)
         raise
 
 
@@ -49,6 +50,8 @@ def cancel_later(gateway: Gateway, job: str, *, after: asyncio.Task[list[Job]] |
     async def cancel() -> None:
         if after is not None:
             await asyncio.wait((after,))
+            if not after.cancelled() and isinstance(after.exception(), IdTaken):
+                return  # the job under this id is another caller's
         await gateway.work.cancel(job)
 
     if gateway.door.jobs[job] <= 1:

@@ -6,7 +6,8 @@ what has been delivered for long enough, and of what nobody fetched for longer; 
 
 Invariants
     - A result is let go by these three alone, and never while an answer is made of it.
-    - What is submitted again is the same request, or refused, as long as its job is known here.
+    - What is submitted again is the same request, or refused. A digest of the request is kept with its job in Redis, so that this holds at
+      the gateway's next process too, and one of what its client sent alone: other settings of the gateway do not make it another request.
     - The bytes of open requests and the number of kept results are bounded. Delivered results go before a job is refused.
 """
 
@@ -16,7 +17,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -25,7 +26,7 @@ import structlog
 
 from ops.gateway.refusals import Refusal
 from ops.gateway.settings import GatewaySettings
-from pipeline.errors import InvalidRequest
+from pipeline.errors import IdTaken, InvalidRequest
 from pipeline.keys import PROMPT_ID
 from pipeline.messages import CancelReason
 from pipeline.scripts.calls import MAX_BATCH
@@ -34,6 +35,7 @@ from trainer_client import Job, JobRequest, Result, Run
 log = structlog.get_logger(__name__)
 
 DIGEST_BYTES = 12
+"""Kept with each job; among the requests of one run no two meet by chance."""
 MEMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.[0-9]+\.[0-9]+\Z")
 """Prompt, draw and number of a member of a step."""
 FULL_RETRY_S = 5.0
@@ -52,11 +54,34 @@ class Kept:
     """Answers that are being made of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A job that a client wants."""
+
+    request: JobRequest
+    digest: str
+    """Equal for equal requests."""
+    n_bytes: int
+
+    @classmethod
+    def of(cls, request: JobRequest, said: Mapping[str, object] | None = None) -> Wanted:
+        """Looks at each value of the request: for large ones, to be called in a thread.
+
+        Args:
+            said: what its client said of it, where the request has more than that; without the id. Default: the request, as far as it says
+                anything: so a later version of this project, whose requests have more fields, makes the same digest.
+        """
+        if said is None:
+            said = request.model_dump(mode="json", exclude_defaults=True, exclude={"id"})
+        raw = orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
+        return cls(request, hashlib.blake2b(raw, digest_size=DIGEST_BYTES).hexdigest(), len(raw))
+
+
 @dataclass(slots=True)
 class Open:
     """A job that was submitted here and has not ended."""
 
-    digest: bytes
+    digest: str
     n_bytes: int
     by_process: bool
     """It came by `/process`, so `/stop` ends it."""
@@ -77,7 +102,7 @@ class Work:
     open: dict[str, Open] = field(default_factory=dict)
     submitted: int = 0
     let_go_count: int = 0
-    _digests: dict[str, bytes] = field(default_factory=dict)
+    _digests: dict[str, str] = field(default_factory=dict)
     """Of requests whose results are kept."""
     _open_bytes: int = 0
     _submitting: set[asyncio.Task[list[Job]]] = field(default_factory=set)
@@ -90,8 +115,9 @@ class Work:
 
     def named(self, name: str) -> str:
         """Id in the queue of the job that a client calls so: what it sent as `job_id`, or what it was told of a member of a step."""
-        own = name.removeprefix(self.run.id + ".")
-        return f"{self.run.id}.{own if PROMPT_ID.match(own) or MEMBER.match(own) else queue_name(name)}"
+        own, sent = name.removeprefix(self.run.id + "."), self.full_id(queue_name(name))
+        is_member = MEMBER.match(own) is not None and sent not in self.open and sent not in self.kept
+        return f"{self.run.id}.{own}" if is_member or PROMPT_ID.match(own) else sent
 
     def client_id(self, job: str) -> str:
         """What a client calls a job."""
@@ -99,7 +125,7 @@ class Work:
 
     # ---- submitting
 
-    def submit(self, requests: Sequence[JobRequest], *, wait_s: float = 0.0, by_process: bool = False) -> asyncio.Task[list[Job]]:
+    def submit(self, wanted: Sequence[Wanted], *, wait_s: float = 0.0, by_process: bool = False) -> asyncio.Task[list[Job]]:
         """Puts jobs into the queue, or finds those that are there under these ids.
 
         In a task: it is not broken off when its caller is, since nobody would know then whether the jobs are in.
@@ -109,10 +135,11 @@ class Work:
             by_process: they came by `/process`.
 
         Raises:
-            Refusal: another request has one of these ids, or the gateway keeps as much as it may.
+            IdTaken: another request has one of these ids.
+            Refusal: the gateway keeps as much as it may.
             InvalidRequest, QueueFull, RunClosed, StaleIncarnation
         """
-        task = asyncio.create_task(self._submit(requests, wait_s, by_process), name="submit")
+        task = asyncio.create_task(self._submit(wanted, wait_s, by_process), name="submit")
         self._submitting.add(task)
         task.add_done_callback(self._submitted)
         return task
@@ -128,29 +155,24 @@ class Work:
             task.cancel()
         await asyncio.gather(*self._submitting, return_exceptions=True)
 
-    async def _submit(self, requests: Sequence[JobRequest], wait_s: float, by_process: bool) -> list[Job]:
+    async def _submit(self, wanted: Sequence[Wanted], wait_s: float, by_process: bool) -> list[Job]:
         fresh: dict[str, Open] = {}
-        for request in requests:
-            job, asked = self.full_id(request.id), _opened(request, by_process)
+        for one in wanted:
+            job, asked = self.full_id(one.request.id), Open(one.digest, one.n_bytes, by_process)
             known = (
                 self._digests.get(job)
                 or (self.open[job].digest if job in self.open else None)
                 or (fresh[job].digest if job in fresh else None)
             )
             if known is not None and known != asked.digest:
-                raise Refusal(
-                    409,
-                    "id_taken",
-                    f"job {request.id!r} was asked for with another request: choose another id, or send the same request again",
-                    field="id",
-                )
+                raise IdTaken(one.request.id)
             if known is None and job not in self.kept:
                 fresh[job] = asked
         await self._make_room(len(fresh), sum(job.n_bytes for job in fresh.values()))
         for job, asked in fresh.items():
             self._open(job, asked)
         try:
-            jobs = await self.run.submit(requests, wait_s=wait_s)
+            jobs = await self.run.submit([one.request for one in wanted], wait_s=wait_s, digests=[one.digest for one in wanted])
         except BaseException:
             # of many some may be in: their results come all the same, and the same request again finds them
             for job in fresh:
@@ -290,16 +312,10 @@ def queue_name(name: str) -> str:
     return name if PROMPT_ID.match(name) else "h" + hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _opened(request: JobRequest, by_process: bool) -> Open:
-    """What is remembered of a request: equal ones have one digest."""
-    raw = orjson.dumps(request.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
-    return Open(hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest(), len(raw), by_process)
-
-
 def _ended_s(entry: str) -> float:
     """When an entry was written, from its id."""
     milliseconds = entry.partition("-")[0]
     return int(milliseconds) / 1000 if milliseconds.isdigit() else time.time()
 
 
-__all__ = ["Kept", "Work", "queue_name"]
+__all__ = ["Kept", "Wanted", "Work", "queue_name"]

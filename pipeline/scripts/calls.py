@@ -13,7 +13,7 @@ from typing import Literal, cast
 
 import orjson
 
-from pipeline.errors import BrokerMisused
+from pipeline.errors import BrokerMisused, IdTaken
 from pipeline.keys import Keys
 from pipeline.messages import JobTemplate, Settlement, Stage
 from pipeline.redis_client import AsyncClient, ask
@@ -41,6 +41,9 @@ class Unit:
     version: str
     body: bytes
     """Encoded `Prompt`."""
+    digest: str = ""
+    """Of the request that a single job is made of, kept with the job: sent again with another one, it is refused. Empty = none is kept,
+    and whoever sends it again gets the job that is there."""
 
 
 class Accepted(StrEnum):
@@ -213,16 +216,19 @@ class Scripts:
             validation: serial of the validation they are part of: they wait in its lane, and nobody judges their groups.
 
         Raises:
+            IdTaken: a job that is there has another digest; nothing was accepted.
             QueueFull, StaleIncarnation, RunClosed
         """
         args: list[Arg] = [run, incarnation, template_id, template_body, template.task, template.capability, template.priority]
         args += [int(template.wall_s * 1000), template.max_failed, template.max_lost, template.expected_bytes, max_waiting, window]
         args += [template.recovery.value, "" if validation is None else validation]
         for unit in units:
-            args += [unit.id, unit.members, unit.prompt_id, unit.draw, unit.version, unit.body]
+            args += [unit.id, unit.members, unit.prompt_id, unit.draw, unit.version, unit.body, unit.digest]
         with full_when_out_of_memory():
             reply = await self.run_script("accept", *args)
         check_refusal(reply, run, incarnation)
+        if reply and reply[0] == b"other":
+            raise IdTaken(text(reply[1]).removeprefix(f"{run}."))
         return [Accepted(text(word)) for word in reply]
 
     async def admit(self, capabilities: Iterable[str], window: int) -> int:

@@ -14,6 +14,7 @@ from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from pipeline.testing import wait_until
 from tests.integration.gateway.service import PARAMS, RUN, Answer, Service, gateway, instance, model, workers
+from trainer_client import JobRequest, connect
 
 pytestmark = pytest.mark.one_server
 
@@ -120,6 +121,42 @@ async def test_a_gateway_that_leaves_says_where_the_result_will_be_and_the_next_
     assert (told.status, told.body["error"], told.body["result"]) == (503, "draining", "/jobs/one")
     assert told.headers["Retry-After"] == "5"
     assert (answer.status, answer.body["success"], answer.body["job_id"]) == (200, True, "one")
+
+
+async def test_another_request_under_an_id_is_refused_by_the_next_process_too(
+    queue: QueueSettings, client: AsyncClient, keys: Keys, tmp_path: Path
+) -> None:
+    """The first request was known to the process that took it alone: after a restart another body under its id got the old job, without
+    a word. The same body gets it, also when the settings of the gateway have changed. Jobs of other clients keep nothing of this."""
+    prompt = {"task": "math", "prompt": {"question": "x"}}
+    async with gateway(queue, tmp_path, grace_s=0.0) as first:
+        await begin(first, "http://127.0.0.1:1")
+        call = calling(first, "one")
+        await wait_until(lambda: is_there(client, keys, "one"), "the job was accepted")
+        await first.client.post("/jobs", {**prompt, "id": "two"})
+        first.shutdown.stop.set()
+        assert (await call).status == 503
+
+    async with gateway(queue, tmp_path, timeout_s=33.0) as second:
+        again = calling(second, "one")
+        await wait_until(lambda: _are_pending(second, 1), "the same request waits for the same job")
+        others = [
+            await calling(second, "one", instance=instance(2)),
+            await calling(second, "one", sampling_params={**PARAMS, "temperature": 0.5}),
+            await second.client.post("/jobs", {**prompt, "id": "two", "priority": 3}),
+            await second.client.post("/jobs", {"jobs": [{**prompt, "id": "new"}, {**prompt, "id": "two", "prompt": {"question": "y"}}]}),
+        ]
+        same = await second.client.post("/jobs", {**prompt, "id": "two", "priority": 0})
+        accepted = await is_there(client, keys, "new")
+        again.cancel()
+        await asyncio.gather(again, return_exceptions=True)
+    async with connect(queue, run="own") as run:
+        await run.submit(JobRequest(task="math", prompt={"question": "x"}, id="plain"))
+        plain = await ask(client, "HEXISTS", keys.job("own.plain"), "req")
+
+    assert [(other.status, other.body["error"], other.body["field"]) for other in others] == [(409, "id_taken", "id")] * 4
+    assert "job 'two' was asked for with another request" in others[2].body["detail"]
+    assert (same.status, same.body["id"], accepted, plain) == (202, "two", False, 0)
 
 
 async def test_a_draining_gateway_finishes_its_calls_and_takes_no_more(

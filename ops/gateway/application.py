@@ -92,7 +92,7 @@ class GatewayApplication:
             return Refusal(404, "no_such_route", f"no route {request.path[:80]!r}: GET /docs lists them").response()
         except web.HTTPMethodNotAllowed as wrong:
             allowed = ", ".join(sorted(wrong.allowed_methods))
-            response = Refusal(405, "wrong_method", f"{request.path[:80]} takes {allowed}, not {request.method[:20]!r}").response()
+            response = Refusal(405, "wrong_method", f"{request.path[:80]!r} takes {allowed}, not {request.method[:20]!r}").response()
             response.headers["Allow"] = allowed
             return response
         except web.HTTPException as other:

@@ -11,12 +11,14 @@ import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 
 from ops.gateway.application import GatewayApplication
 from ops.gateway.connections import ACCEPT_BACKLOG, Connections
+from ops.gateway.http_protocol import HttpProtocol
 from ops.gateway.settings import GatewaySettings
 from ops.gateway.state import Gateway
 from pipeline.errors import InvalidRequest
@@ -94,17 +96,13 @@ async def listening(gateway: Gateway, application: GatewayApplication, listener:
     runner = web.AppRunner(
         application.app,
         handler_cancellation=True,  # the end of a client's connection ends its call, which then decides what that means to its job
-        keepalive_timeout=settings.idle_s,
-        access_log=None,
         shutdown_timeout=CLOSE_S,
-        lingering_time=LINGER_S,
-        logger=_silent(),
-        auto_decompress=False,
     )
     await runner.setup()
     assert runner.server is not None
-    gateway.connections = Connections(runner.server, most=settings.max_connections, head_s=settings.head_s)
-    loop = asyncio.get_running_loop()
+    loop, logger = asyncio.get_running_loop(), _silent()
+    protocol = partial(HttpProtocol, runner.server, loop=loop, idle_s=settings.idle_s, linger_s=LINGER_S, logger=logger)
+    gateway.connections = Connections(protocol, most=settings.max_connections, head_s=settings.head_s)
     if settings.socket is not None:
         server = await loop.create_unix_server(gateway.connections, sock=listener, backlog=ACCEPT_BACKLOG)
         url = f"unix:{settings.socket}"

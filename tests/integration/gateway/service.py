@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
@@ -80,6 +81,38 @@ async def read_text(service: Service, path: str) -> str:
     async with service.client.session.get(service.url + path) as response:
         assert response.status == 200
         return await response.text()
+
+
+async def raw(service: Service, *parts: bytes, until_closed: bool = False) -> bytes:
+    """Sends bytes as they are; the beginning of what comes back, or all of it until the gateway closes."""
+    where = urlsplit(service.url)
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        return await asyncio.wait_for(reader.read(-1 if until_closed else 4096), 10)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def code_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.") else 0
+
+
+async def next_event(content: aiohttp.StreamReader) -> tuple[str, str, Json]:
+    """The next event of a stream: id, kind, data. Comments are passed over."""
+    fields: dict[str, str] = {}
+    while raw := await content.readline():
+        line = raw.decode().rstrip("\n")
+        if not line and "data" in fields:
+            return fields["id"], fields["event"], orjson.loads(fields["data"])
+        name, _, value = line.partition(": ")
+        if name:
+            fields[name] = value
+    raise AssertionError("the stream ended before the next event")
 
 
 @asynccontextmanager

@@ -15,28 +15,9 @@ from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from pipeline.testing import wait_until
-from tests.integration.gateway.service import RUN, Service, gateway, read_text
+from tests.integration.gateway.service import RUN, Service, code_of, gateway, raw, read_text
 
 pytestmark = pytest.mark.one_server
-
-
-async def raw(service: Service, *parts: bytes) -> bytes:
-    """Sends bytes as they are; the beginning of what comes back."""
-    where = urlsplit(service.url)
-    reader, writer = await asyncio.open_connection(where.hostname, where.port)
-    try:
-        for part in parts:
-            writer.write(part)
-            await writer.drain()
-        return await asyncio.wait_for(reader.read(4096), 10)
-    except ConnectionError:
-        return b""
-    finally:
-        writer.close()
-
-
-def code_of(answer: bytes) -> int:
-    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.") else 0
 
 
 def head(path: str, *lines: str) -> bytes:
@@ -94,6 +75,51 @@ async def test_bodies_that_are_none(queue: QueueSettings, tmp_path: Path) -> Non
     }
     assert health.status == 200
     assert 'rollstream_gateway_now{what="body_bytes_free"} 4096.0' in metrics  # all of the budget is there again
+
+
+HOST = b"Host: 127.0.0.1\r\n"
+POST = b"POST /jobs HTTP/1.1\r\nContent-Type: application/json\r\n" + HOST
+
+
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+NO_HTTP = {
+    "no request line": (b"\x00\xff secret-4711\r\n\r\n", "expected a first line such as GET /status"),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", "without TLS: use http://"),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "expected a request of HTTP/1.1"),
+    "no host": (b"GET / HTTP/1.1\r\n\r\n", "Missing 'Host' header"),
+    "many headers": (b"GET / HTTP/1.1\r\n" + HOST + b"X: secret-4711\r\n" * 1000 + b"\r\n", "headers"),
+    "long header": (b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"secret-4711" * 1000 + b"\r\n\r\n", "is too long"),
+    "bytes in a path": (b"GET /\xff\xfe HTTP/1.1\r\n" + HOST + b"\r\n", "expected a path such as"),
+    "broken address": (b"GET http://[::1 HTTP/1.1\r\n" + HOST + b"\r\n", "expected a path such as"),
+    "no chunk": (CHUNKED + b"secret-4711\r\n\r\n", "in chunk size"),
+    "no second chunk": (CHUNKED + b"1\r\n{\r\nzz\r\n", "in chunk size"),
+    "two lengths": (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", "Duplicate Content-Length"),
+    "two ends": (POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "Content-Length"),
+    "blank before colon": (POST + b"Content-Length : 2\r\n\r\n{}", "Invalid header field char"),
+    "other coding": (POST + b"Transfer-Encoding: chunked, identity\r\n\r\n1\r\n{\r\n0\r\n\r\n", "HTTP/1.1"),
+    "expectation": (POST + b"Expect: miracles\r\nContent-Length: 2\r\n\r\n{}", "Expect but 100-continue"),
+    "expectation of no route": (b"GET /nowhere HTTP/1.1\r\n" + HOST + b"Expect: miracles\r\n\r\n", "Expect but 100-continue"),
+}
+
+
+@pytest.mark.parametrize("what", NO_HTTP)
+async def test_what_is_no_http_is_refused_as_everything_else_is(service: Service, what: str) -> None:
+    """aiohttp answered these itself, in plain text with a copy of what came. The connection ends behind the one answer, so nothing that was
+    smuggled behind is read as a request; others are served."""
+    sent, sentence = NO_HTTP[what]
+    answer = await raw(service, sent + b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n", until_closed=True)
+    start, _, body = answer.partition(b"\r\n\r\n")
+    refusal = orjson.loads(body)  # one answer, and nothing behind it
+    health = await service.client.get("/healthz")
+
+    expected = (417, "refused") if what.startswith("expectation") else (400, "not_http")
+    assert (code_of(answer), refusal["error"]) == expected
+    assert set(refusal) == {"detail", "error"}
+    assert sentence in refusal["detail"]
+    assert b"application/json" in start
+    assert b"secret-4711" not in answer
+    assert len(answer) < 1024
+    assert health.status == 200
 
 
 async def test_heads_and_bodies_that_do_not_come_to_their_end(queue: QueueSettings, tmp_path: Path) -> None:

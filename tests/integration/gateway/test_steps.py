@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import aiohttp
-import orjson
 import pytest
 
 from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.loop import Supervisor
-from tests.integration.gateway.service import RUN, Json, Service, gateway
+from tests.integration.gateway.service import RUN, Json, Service, gateway, next_event
 from tests.integration.trainer_client.conftest import pump, supervisor
 from tests.integration.trainer_client.pump import Pump
 
@@ -105,15 +103,3 @@ async def test_events_are_resumed_where_they_broke_off(service: Service, scripts
     assert {kind for _, kind, _ in seen} == {"job"}
     assert [entry for entry, _, _ in seen] == sorted((entry for entry, _, _ in seen), key=lambda entry: tuple(map(int, entry.split("-"))))
     assert [answer.status for answer in refused] == [422, 422]
-
-
-async def next_event(content: aiohttp.StreamReader) -> tuple[str, str, Json]:
-    """The next event of a stream: id, kind, data. Comments are passed over."""
-    fields: dict[str, str] = {}
-    while True:
-        line = (await content.readline()).decode().rstrip("\n")
-        if not line and "data" in fields:
-            return fields["id"], fields["event"], orjson.loads(fields["data"])
-        name, _, value = line.partition(": ")
-        if name:
-            fields[name] = value

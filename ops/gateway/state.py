@@ -70,7 +70,14 @@ class Gateway:
         """Numbers of its connections."""
         found = self.connections
         return (
-            {} if found is None else {"connections": len(found.open), "connections_refused": found.refused, "connections_slow": found.slow}
+            {}
+            if found is None
+            else {
+                "connections": len(found.open),
+                "connections_refused": found.refused,
+                "connections_slow": found.slow,
+                "connections_gave_way": found.gave_way,
+            }
         )
 
     def check_accepts(self) -> None:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pipeline
-from pipeline.embedded.control import Greeting
+from pipeline.embedded.control import Greeting, ServerStatus
 from pipeline.embedded.errors import EmbeddedServerError
 from pipeline.embedded.lines import JsonObject, LineSocket
 from pipeline.embedded.locks import FileLock, Mode
@@ -59,6 +59,28 @@ def join(places: DataPlaces, request: KeeperRequest, deadline: float) -> Connect
             if connection is not None:
                 return connection
             _start_keeper(places, request, deadline)
+
+
+def look_at_keeper(places: DataPlaces, deadline: float) -> tuple[Greeting, ServerStatus | None] | None:
+    """What a living keeper says of its server, to one who is no user of it and starts nothing; None when no keeper lives.
+
+    Raises:
+        EmbeddedServerError: it does not answer in time.
+    """
+    connection = _connect(places, deadline)
+    if connection is None:
+        return None
+    messages = list(connection.more)
+    try:
+        while not any("status" in message for message in messages):
+            received = connection.link.receive() if connection.link.wait_readable(deadline - time.monotonic()) else None
+            if received is None:
+                break
+            messages += received
+    finally:
+        connection.link.close()
+    said = [ServerStatus.from_message(message["status"]) for message in messages if "status" in message]
+    return connection.greeting, said[-1] if said else None
 
 
 def _connect(places: DataPlaces, deadline: float) -> Connection | None:

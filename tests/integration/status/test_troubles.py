@@ -1,0 +1,181 @@
+"""`rollstream status` names the right cause: sixteen troubles, each staged on a real server, and a command that goes on from there."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from typer.testing import CliRunner
+
+from ops.cli.app import app
+from ops.status.facts import Facts
+from ops.status.look import look_and_judge
+from ops.status.reach import PATIENCE_S
+from ops.status.verdict import Judgement, Verdict
+from ops.status.view import as_lines, as_map
+from pipeline.messages import Stage
+from pipeline.redis_client import AsyncClient, command_client
+from pipeline.settings import QueueSettings
+from pipeline.testing import PrivateServer
+from tests.integration.status import staging
+from tests.integration.status.staging import Staged
+
+pytestmark = pytest.mark.one_server
+MakeServer = Callable[..., PrivateServer]
+Trouble = Callable[[Staged], Awaitable[QueueSettings | None]]
+
+ON_A_SHARED_SERVER: list[tuple[Callable[[Staged], Awaitable[None]], str, Verdict, str]] = [
+    (staging.no_run_worker, "no_worker", Verdict.STOPPED, "stage RUN"),
+    (staging.no_server, "no_server", Verdict.STOPPED, "run run1"),
+    (staging.servers_paused, "servers_paused", Verdict.STOPPED, "trainer-1"),
+    (staging.server_unsynced, "server_unsynced", Verdict.STOPPED, staging.SERVER),
+    (staging.reserve_empty, "reserve_empty", Verdict.STOPPED, "run run1"),
+    (staging.lane_orphaned, "lane_orphaned", Verdict.DEGRADED, "node n2"),
+    (staging.fleet_gone, "fleet_gone", Verdict.STOPPED, "gpu7-4711"),
+    (staging.image_missing, "image_missing", Verdict.DEGRADED, "docker://swebench/astropy:4"),
+    (staging.node_degraded, "node_degraded", Verdict.STOPPED, "no user namespaces"),
+    (staging.poison_job, "poison_job", Verdict.DEGRADED, "run1.e0-i0.0"),
+    (staging.clock_skew, "clock_skew", Verdict.DEGRADED, "90.0 s behind"),
+]
+ON_ITS_OWN_SERVER: list[tuple[Trouble, str, Verdict, str]] = [
+    (staging.memory_full, "redis_memory_full", Verdict.DEGRADED, "16 MiB"),
+    (staging.disk_full, "redis_disk_full", Verdict.STOPPED, "refuses all writes"),
+    (staging.acl_without_info, "acl_too_narrow", Verdict.DEGRADED, "INFO"),
+    (staging.acl_without_keys, "acl_too_narrow", Verdict.UNREACHABLE, "may not"),
+    (staging.acl_of_a_worker, "acl_too_narrow", Verdict.DEGRADED, "user worker was refused the command xreadgroup"),
+    (staging.wrong_password, "wrong_password", Verdict.UNREACHABLE, "user and password"),
+]
+
+
+async def look(settings: QueueSettings) -> tuple[Judgement, Facts | None]:
+    """With patience: the machine is shared, and these servers answer."""
+    return await look_and_judge(settings, patience_s=30.0)
+
+
+def name_of(value: object) -> str:
+    return getattr(value, "__name__", "") if callable(value) and not isinstance(value, type) else str(value)
+
+
+async def staged_on(settings: QueueSettings) -> AsyncIterator[Staged]:
+    client = command_client(settings)
+    yield Staged(settings, client)
+    await client.aclose()
+
+
+def check(judgement: Judgement, cause: str, verdict: Verdict, word: str) -> None:
+    """The first line has verdict, cause, what was seen, and a command that there is."""
+    said_verdict, said_cause, what, then = judgement.first_line.split(" · ")
+
+    assert (said_verdict, said_cause) == (verdict.value, cause), judgement.first_line
+    assert word in what
+    program, *words = shlex.split(then.removeprefix("next: "))
+    assert program == "rollstream"
+    helped = CliRunner().invoke(app, [*words[:2], "--help"])
+    assert helped.exit_code == 0, f"{then}: {helped.output}"
+    assert program in helped.output
+
+
+@pytest.mark.parametrize(("trouble", "cause", "verdict", "word"), ON_A_SHARED_SERVER, ids=name_of)
+async def test_a_trouble_is_named_in_the_first_line(
+    trouble: Callable[[Staged], Awaitable[None]], cause: str, verdict: Verdict, word: str, settings: QueueSettings, client: AsyncClient
+) -> None:
+    await trouble(Staged(settings, client))
+
+    judgement, facts = await look(settings)
+
+    check(judgement, cause, verdict, word)
+    assert facts is not None
+    assert len(list(as_lines(judgement, facts))) > 8
+    assert as_map(judgement, facts)["exit_code"] == verdict.exit_code
+
+
+@pytest.mark.parametrize(("trouble", "cause", "verdict", "word"), ON_ITS_OWN_SERVER, ids=name_of)
+async def test_a_trouble_of_the_server_or_its_users_is_named_in_the_first_line(
+    trouble: Trouble, cause: str, verdict: Verdict, word: str, make_server: MakeServer
+) -> None:
+    server = make_server(extra=(("save", "3600 100000"),), maxmemory_bytes=16 << 20)
+    settings = QueueSettings(redis_url=server.url)
+    async with asynccontextmanager(staged_on)(settings) as staged:
+        looker = await trouble(staged) or settings
+
+        judgement, _ = await look(looker)
+
+    check(judgement, cause, verdict, word)
+    assert "secret" not in judgement.first_line
+
+
+async def test_a_whole_pipeline_is_healthy_at_work_and_idle(settings: QueueSettings, client: AsyncClient) -> None:
+    """A look that always finds something would pass every other test here."""
+    idle, _ = await look(settings)
+    staged = Staged(settings, client)
+    await staged.begin()
+    at_work, _ = await look(settings)
+
+    assert idle.first_line == "healthy · idle: no run has work; 0 workers on 0 nodes"
+    assert at_work.first_line == "healthy · 1 runs with work, 4 jobs in flight; 3 workers on 1 nodes"
+    assert idle.verdict.exit_code == at_work.verdict.exit_code == 0
+
+
+async def test_a_server_that_is_gone_is_unreachable(make_server: MakeServer) -> None:
+    server = make_server()
+    server.kill()
+
+    judgement, facts = await look_and_judge(QueueSettings(redis_url=server.url))
+
+    check(judgement, "redis_unreachable", Verdict.UNREACHABLE, str(server.socket))
+    assert facts is None
+
+
+async def test_a_server_that_accepts_and_does_not_answer_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        judgement, _ = await look_and_judge(QueueSettings(redis_url=f"redis://user:hidden@127.0.0.1:{silent.getsockname()[1]}/0"))
+
+    check(judgement, "redis_unreachable", Verdict.UNREACHABLE, "127.0.0.1")
+    assert "hidden" not in judgement.first_line
+
+
+async def test_a_server_that_freezes_is_unreachable(make_server: MakeServer) -> None:
+    server = make_server()
+    server.freeze()
+    try:
+        judgement, _ = await look_and_judge(QueueSettings(redis_url=server.url))
+    finally:
+        server.thaw()
+
+    check(judgement, "redis_unreachable", Verdict.UNREACHABLE, "no reply")
+
+
+def test_what_is_waited_for_leaves_room_in_two_seconds_for_the_start_of_the_program() -> None:
+    """A name or a connection, and then a reply that does not come."""
+    assert 2 * PATIENCE_S < 2.0 - 0.3
+
+
+async def test_a_name_that_no_resolver_knows_is_unreachable() -> None:
+    judgement, _ = await look_and_judge(QueueSettings(redis_url="redis://no-such-host.invalid:6379/0"))
+
+    check(judgement, "redis_unreachable", Verdict.UNREACHABLE, "no-such-host.invalid")
+
+
+async def test_the_read_only_user_sees_what_an_administrator_sees(make_server: MakeServer) -> None:
+    """All of it, but fsync and the disk, which hang on CONFIG."""
+    from ops.redis_users import roles
+
+    server = make_server()
+    settings = QueueSettings(redis_url=server.url)
+    async with asynccontextmanager(staged_on)(settings) as staged:
+        await staging.no_run_worker(staged)
+        ops = next(role for role in roles("rs") if role.name == "ops")
+        as_ops = await staging.acl_user(staged, "ops", *ops.rules)
+
+        seen, _ = await look(settings)
+        judgement, facts = await look(as_ops)
+
+    assert judgement.first_line == seen.first_line
+    assert facts is not None
+    assert facts.refused == ()
+    assert facts.redis is not None
+    assert facts.redis.fsync == ""
+    assert [worker.stage for worker in facts.workers] == [Stage.EVAL, Stage.INIT]

@@ -28,6 +28,8 @@ def render_story(console: Console, story: JobStory, *, longest: int) -> None:
     console.print(f"[bold]job {escape(story.job)}[/bold]  {escape(story.state)}")
     console.print(
         f"task {escape(h.get('task', '?'))} · attempt {h.get('att', '?')} · failed {h.get('failed', '0')} · lost {h.get('lost', '0')}"
+        + (f" · last worker {escape(visible(h['own'].split('#')[0]))}" if h.get("own") else "")
+        + (f" · replays {escape(h['replay_of'])}" if h.get("replay_of") else "")
         + (f" · last error: {escape(visible(h['err']))}" if h.get("err") else "")
     )
     for at, what in story.timeline():

@@ -6,7 +6,27 @@ from typing import Annotated
 
 import typer
 
-from ops.cli import bench, evaluation, gateway, image, job, llm, queue, redis, run, sandbox, supervisor, task, top, trajectory, worker
+from ops.cli import (
+    bench,
+    config,
+    dead,
+    doctor,
+    evaluation,
+    gateway,
+    image,
+    job,
+    llm,
+    queue,
+    redis,
+    run,
+    sandbox,
+    status,
+    supervisor,
+    task,
+    top,
+    trajectory,
+    worker,
+)
 
 app = typer.Typer(
     name="rollstream",
@@ -43,7 +63,11 @@ app.add_typer(run.app, name="run", help="Training runs: list, look, change, canc
 app.add_typer(job.app, name="job", help="Single jobs: look, read a grader's log, judge again, cancel.")
 app.add_typer(trajectory.app, name="trajectory", help="What jobs produced: check, show, save.")
 app.add_typer(queue.app, name="queue", help="Streams and what waits in them.")
+app.add_typer(dead.app, name="dead", help="Dead letters: list, look, try again, drop.")
+app.add_typer(config.app, name="config", help="Settings, and where they come from.")
 app.add_typer(redis.app, name="redis", help="The Redis behind it: a server for several machines, a prompt.")
 app.command("eval", help="A model on a file of problems: pass@k, resumable.")(evaluation.evaluate_data)
+app.command("status", help="What is wrong, why, and what to do: verdict, cause, next command.")(status.status)
+app.command("doctor", help="What this machine, its settings and its Redis are fit for, and what to do.")(doctor.doctor)
 app.command("top", help="A live view of the pipeline.")(top.top)
 app.command("bench", help="Benchmarks: list and run.")(bench.bench)

@@ -166,6 +166,8 @@ class ChatSettings:
     """Switches of the family's template, by their names there."""
     template_differences: tuple[str, ...] = ()
     """Canonical dialogues on which the server's own template may write something else."""
+    images: bool = False
+    """Whether the model sees images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +301,7 @@ class Blob:
     """An array beside a segment, too large for the record: where it lies and what it is (`pipeline/blobs`)."""
 
     name: str
-    """What it is; `routed_experts` is known to all."""
+    """What it is; `routed_experts` and `image` are known to all."""
     digest: str
     """SHA-256 of its bytes, in hexadecimal."""
     dtype: str
@@ -308,6 +310,23 @@ class Blob:
     n_bytes: int
     uri: str
     """`blob:<run>/<job>/<attempt>-<nonce>/<file>`, in the store that its workers and trainer share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentImage:
+    """An image that the model saw in a segment: where it stands, and the blob that is its file."""
+
+    start: int
+    """First of its placeholder tokens, as an index into the segment."""
+    end: int
+    """One past the last."""
+    media_type: str
+    """`image/png`, `image/jpeg` or `image/webp`."""
+    width: int
+    """Pixels, as its header says."""
+    height: int
+    blob: Blob
+    """uint8, shape [n_bytes]: the file as it came. Equal files of one job are one blob."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +355,8 @@ class Segment:
     """Tokens it shares with its parent."""
     blobs: tuple[Blob, ...] = ()
     """Arrays that are kept beside it, each name once."""
+    images: tuple[SegmentImage, ...] = ()
+    """In the order in which they stand; none overlaps another, or a sampled token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

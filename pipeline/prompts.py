@@ -1,4 +1,5 @@
-"""What a prompt, or the options of a task, may hold: maps of plain values that survive the wire as they are."""
+"""What a prompt, or the options of a task, may hold: maps of plain values that survive the wire as they are. Images of a prompt become
+base64 (`prompt_images.py`)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pydantic import AfterValidator
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest
 from pipeline.messages import Json, Prompt
+from pipeline.prompt_images import with_inline_images
 from pipeline.request_errors import shown
 
 MAX_DEPTH = 32
@@ -70,7 +72,7 @@ def _not_empty(data: dict[str, object]) -> dict[str, object]:
 
 
 PlainMap = Annotated[Mapping[str, object], AfterValidator(plain_map)]
-PromptMap = Annotated[Mapping[str, object], AfterValidator(plain_map), AfterValidator(_not_empty)]
+PromptMap = Annotated[Mapping[str, object], AfterValidator(with_inline_images), AfterValidator(plain_map), AfterValidator(_not_empty)]
 
 
 def encode_prompt(prompt_id: str, data: Json, *, max_body_bytes: int, field: str = "prompt", first_member: int = 0) -> bytes:
@@ -106,7 +108,7 @@ def prompt_data(row: object, *, field: str) -> dict[str, object]:
     if not isinstance(row, Mapping):
         raise InvalidRequest(f"expected a map of names to values, got {shown(row)}: map each row to a dict first", field=field)
     try:
-        return _not_empty(plain_map(row))
+        return _not_empty(plain_map(with_inline_images(row)))
     except ValueError as error:
         raise InvalidRequest(str(error), field=field) from None
 

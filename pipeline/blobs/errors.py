@@ -5,7 +5,8 @@ RollstreamError
     ├── BlobStoreAway      there is no store, or it cannot be used now; another worker, or a later attempt, may do
     ├── BlobTooLarge       above the store's bound; never retried
     ├── BlobMissing        it was named and is not there: its job was acked, or the store is another one
-    └── DamagedBlob        a name that is none, or bytes other than its record says; never used
+    ├── DamagedBlob        a name that is none, or bytes other than its record says; never used
+    └── BadImage           bytes that are no image which a model is shown (`images.py`)
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.errors import InvalidRequest
+from pipeline.prompt_images import IMAGES, with_inline_images
 from pipeline.prompts import plain_map
 
 Row = Mapping[str, object]
@@ -75,7 +76,15 @@ def _json_rows(path: Path | Traversable, file: IO[bytes] | gzip.GzipFile) -> Ite
         if not isinstance(found, dict):
             why = "; jq -c '.[]' makes lines of a list" if isinstance(found, list) else ""
             raise BadTaskData(f"{place}: expected an object, found {type(found).__name__}{why}")
-        yield place, found
+        yield place, _with_images(found, path, place)
+
+
+def _with_images(row: Mapping[str, object], path: Path | Traversable, place: str) -> dict[str, object]:
+    """The row with its images in it; their paths lie below its file's folder. Our own files, which may be in an archive, have none."""
+    try:
+        return dict(with_inline_images(row, path.parent if isinstance(path, Path) else None))
+    except ValueError as broken:
+        raise BadTaskData(f"{place}: {broken}", field=IMAGES) from broken
 
 
 def _no_lines(line: bytes) -> str:
@@ -100,7 +109,7 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[tuple[str, d
                     number += 1
                     place = f"{path}, row {number}"
                     try:
-                        yield place, plain_map({name: _plain(value) for name, value in row.items()})
+                        yield place, plain_map(_with_images({name: _plain(value) for name, value in row.items()}, path, place))
                     except ValueError as broken:
                         raise BadTaskData(f"{place}: {broken}") from broken
     except ArrowException as broken:

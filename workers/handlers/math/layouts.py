@@ -1,6 +1,6 @@
 r"""The rows that the task `math` reads: our own layout, and those of the field's data sets.
 
-    rollstream              question, answer; `also` (other right answers), worked_out, id, source, meta (whatever else)
+    rollstream              question, answer; `also` (other right answers), worked_out, id, source, images, meta (whatever else)
     GSM8K                   question, answer, where the answer follows the last `####` of the worked solution
     DeepScaleR/AIME         problem, answer (also MATH-500 and the other sets that write it so)
     AIME (Problem)          Problem, Answer
@@ -25,7 +25,7 @@ MAX_CHARS = 20_000
 MAX_ANSWERS = 16
 """Right answers of one problem; each is compared in turn."""
 _FINAL = "####"
-_FIELDS = frozenset(("id", "question", "answer", "also", "source", "worked_out", "meta"))
+_FIELDS = frozenset(("id", "question", "answer", "also", "source", "worked_out", "meta", "images"))
 _BARE_BOX = re.compile(r"\\boxed\s+([^\s${}]+)")
 _FRAMED = re.compile(r"\\fbox\s*\{")
 

@@ -35,7 +35,7 @@ SHORT_SOLUTION_CHARS = 200
 """A solution of one line up to this long is an answer; a longer one without a box has none that could be compared."""
 _FIELDS = frozenset(
     ("id", "kind", "question", "answer", "also", "options", "shuffle", "unit", "rel_tol", "abs_tol", "digits", "unit_needed")
-) | {"subject", "source", "meta"}
+) | {"subject", "source", "meta", "images"}
 _WRONG = tuple(f"Incorrect Answer {number}" for number in (1, 2, 3))
 _LISTED_OPTION = re.compile(r"(?m)(?:^|\s)\(?([A-E])\s*[).:]\s")
 _FORMULA_SIGNS = re.compile(r"[\\=^_{}<>+*/|]")

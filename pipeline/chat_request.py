@@ -52,6 +52,9 @@ class ChatRequest(Request):
     """Switches of the family's template."""
     template_differences: tuple[Dialogue, ...] = Field(default=(), strict=False)
     """Canonical dialogues on which the server's own template may write something else than the renderer."""
+    images: bool = _chat.images
+    """Whether the model sees images, of prompts and of tools. Its servers are vLLM with `--enable-scale-out`, and workers and trainer
+    share a folder (`[blobs] dir`)."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -66,6 +69,8 @@ class ChatRequest(Request):
             raise ValueError(
                 "expected thinking 'free' or 'off' with family 'renderers': whether a thought is opened is the template's to say"
             )
+        if self.images and self.family != "chatml":
+            raise ValueError(f"expected family 'chatml' with images, which no other writes here, got {self.family!r}")
         known = OPTIONS.get(self.family)
         for name, value in self.options.items():
             if known is not None and name not in known:

@@ -9,7 +9,8 @@ What a record without faults says:
      answer of the server, is that of the ids and logprobs which the record has (`turn_checksum.py`; records from before it have none).
   4. A segment other than the first says why it began. It shares exactly `fork` tokens with its parent before anything was sampled in it.
   5. Routed experts, where a segment names them, are those of its tokens up to its last sampled one or further, and never of its last token.
-  6. Version spans are in order and cover exactly the sampled tokens.
+  6. Images stand in order, none on another and none on a sampled token; the record says what each is.
+  7. Version spans are in order and cover exactly the sampled tokens.
 
 numpy is all this needs. Logprobs are compared with a server's elsewhere (`workers/llm/teacher_forcing.py`).
 
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.blobs import ROUTED_EXPERTS
+from pipeline.blobs import IMAGE, ROUTED_EXPERTS
 from pipeline.messages import F32, U32, Sampling, Segment, Trajectory, Turn
 from workers.agent.turn_checksum import add_ids, turn_checksum
 from workers.llm.validate import HIGHEST_LOGPROB, LABEL, LOWEST_LOGPROB
@@ -69,6 +70,7 @@ def faults_of(trajectory: Trajectory) -> list[Fault]:
             found += _token_faults(index, segment)
             found += _version_faults(index, segment)
             found += _experts_faults(index, segment)
+            found += _image_faults(index, segment)
         faults += found
     if any(fault.what == BAD_ARRAYS for fault in faults):
         return faults
@@ -178,6 +180,27 @@ def _experts_faults(index: int, segment: Segment) -> Iterator[Fault]:
         if len(blob.shape) != 3 or blob.dtype not in ("uint8", "uint16") or not needed <= blob.shape[0] <= most:
             expected, found = f"uint8 or uint16 [{needed} to {most}, layers, top_k]", _cut(f"{blob.dtype} {list(blob.shape)}")
             yield Fault(what="routed experts of other tokens", segment=index, expected=expected, found=found)
+
+
+def _image_faults(index: int, segment: Segment) -> Iterator[Fault]:
+    """By what the record says of them; their bytes are looked at by who reads them."""
+    last, tokens = 0, len(segment.token_ids)
+    for image in segment.images:
+        if not last <= image.start < image.end <= tokens:
+            yield Fault(
+                what="images out of order",
+                segment=index,
+                place=image.start,
+                expected=f"a stretch from {last} on, within {tokens} tokens",
+                found=f"{image.start} to {image.end}",
+            )
+            return
+        if segment.sampled_mask[image.start : image.end].any():
+            yield Fault(what="an image on sampled tokens", segment=index, place=image.start, expected="context", found="sampled tokens")
+        last, blob = image.end, image.blob
+        if blob.name != IMAGE or blob.dtype != "uint8" or blob.shape != (blob.n_bytes,):
+            found = _cut(f"{blob.name} {blob.dtype} {list(blob.shape)}")
+            yield Fault(what="an image that is none", segment=index, place=image.start, expected="image uint8 [n_bytes]", found=found)
 
 
 # ---- how segments hang together

@@ -21,10 +21,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pipeline.blobs import BadImage
 from pipeline.engines.errors import InvalidResponse, ModelError, Overlong, Retryable
 from pipeline.errors import InvalidRequest
 from pipeline.messages import ChatMessage, JobSpec, Sampling, StopReason, Turn
 from workers.agent.call_formats import CallError, ToolCall
+from workers.agent.images import ImageMessage, ImageReader, told
 from workers.agent.limits import ActiveTime, Budget, StuckDetector, plan_call
 from workers.agent.observations import cut_observation
 from workers.agent.renderers import Prompt, Renderer
@@ -33,6 +35,7 @@ from workers.agent.tool_calls import ParsedTurn
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.agent.world import World, WorldOverran, WorldReply
 from workers.llm.backend import Caps, GenRequest, GenResult, LogprobsMode, Model
+from workers.llm.images import PlacedImage, PromptImage
 from workers.llm.ratio import ratio_bias
 from workers.tools.base import ToolOverran, ToolResult, ToolSet
 
@@ -103,6 +106,7 @@ async def run_agent(
     world: World | None = None,
     active: ActiveTime | None = None,
     settings: AgentSettings | None = None,
+    images: ImageReader | None = None,
 ) -> AgentEnd:
     """Run one trajectory to its end.
 
@@ -116,6 +120,7 @@ async def run_agent(
         before_tool: told each tool call before it begins.
         world: answers the turns that call no tool; None = such a turn ends the trajectory.
         active: the clock of the job's active time; a wrapper that waits for a server stops it meanwhile.
+        images: reads those that messages and tools show; None = the model sees none, and no message has one.
 
     Raises:
         InvalidRequest: this sampling at this server, or at the one that a call went to later, would bias the trainer's ratio.
@@ -138,6 +143,7 @@ async def run_agent(
         world=world,
         active=active or ActiveTime(job.template.limits.run_active_s),
         settings=settings,
+        images=images,
     )
     return await loop.run(messages)
 
@@ -168,14 +174,16 @@ class _AgentLoop:
     world: World | None
     active: ActiveTime
     settings: AgentSettings
+    images: ImageReader | None
     stuck: StuckDetector = field(default_factory=StuckDetector)
     turns: int = 0
 
     async def run(self, messages: Sequence[ChatMessage]) -> AgentEnd:
-        for message in messages:
-            self.recorder.add_message(message.role, message.content)
-        prompt = self.renderer.first_prompt(messages, self.tools.schemas())
-        self.recorder.add_prompt(prompt.ids)
+        shown = [await self._shown(message) for message in messages]
+        for message in shown:
+            self.recorder.add_message(message.role, told(message))
+        prompt = self.renderer.first_prompt(shown, self.tools.schemas())
+        self.recorder.add_prompt(prompt.ids, images=prompt.images)
         answer = ""
         while True:
             spoken = await self._speak(prompt)
@@ -195,19 +203,19 @@ class _AgentLoop:
                 return await self._end(StopReason.FINISHED, answer)
             self.turns += 1
             for reply in replies:
-                self.recorder.add_message(reply.role, reply.content)
+                self.recorder.add_message(reply.role, told(reply))
             if end is None and self.stuck.is_stuck_after(_signature(spoken.parsed, replies)):
                 end = AgentEnd(stop=StopReason.STUCK, answer=answer)
             if end is None and self.active.left_s <= 0:
                 end = AgentEnd(stop=StopReason.TIME, answer=answer)
             if end is not None:
                 return await self._end(end.stop, end.answer)
-            prompt = self.renderer.next_prompt(self.recorder.ids, self.recorder.turn_places, replies)
+            prompt = self.renderer.next_prompt(self.recorder.ids, self.recorder.turn_places, replies, prompt.images)
             if len(prompt.ids) > self._longest_context():  # nothing can be sampled from it: a record longer than its limit serves nobody
                 plan = self._plan(0, prompt_tokens=len(prompt.ids))
                 assert isinstance(plan, StopReason), "a prompt above the limit has no budget"
                 return await self._end(plan, answer)
-            self.recorder.add_prompt(prompt.ids, prompt.began)
+            self.recorder.add_prompt(prompt.ids, prompt.began, prompt.images)
             await self._write_journal()
 
     async def _end(self, stop: StopReason, answer: str) -> AgentEnd:
@@ -230,7 +238,7 @@ class _AgentLoop:
                 return self._spoken(said, prompt, None, plan) if said else plan
             if self.active.left_s <= 0:
                 return self._spoken(said, prompt, None, StopReason.TIME) if said else StopReason.TIME
-            request = self._request(plan, prompt.ids if not said else [*self.recorder.ids], part)
+            request = self._request(plan, prompt.ids if not said else [*self.recorder.ids], part, prompt.images)
             try:
                 result, out_of_time = await self._call(request)
             except Overlong:  # the server at hand has less room than the one that was asked first
@@ -274,7 +282,7 @@ class _AgentLoop:
             max_model_len=self.caps.max_model_len,
         )
 
-    def _request(self, plan: Budget, prompt_ids: list[int], part: int) -> GenRequest:
+    def _request(self, plan: Budget, prompt_ids: list[int], part: int, images: Sequence[PlacedImage]) -> GenRequest:
         job = self.job
         return GenRequest(
             request_id=f"{job.job}.{job.attempt}.{self.turns}.{part}",
@@ -288,6 +296,7 @@ class _AgentLoop:
             session_id=job.job,
             experts=job.template.routed_experts,
             experts_from=self.recorder.expert_rows,
+            images=images,
         )
 
     def _spoken(self, said: list[int], prompt: Prompt, result: GenResult | None, ended: StopReason | None) -> _Spoken:
@@ -382,7 +391,7 @@ class _AgentLoop:
         for item in parsed.items[:MAX_CALLS_A_TURN]:
             text, is_fault, result = await self._answer(item)
             errors += is_fault
-            replies.append(ChatMessage(role="tool", content=text))
+            replies.append(await self._reply(text, result.images) if result is not None and result.images else _from_tool(text))
             if result is not None and result.ends:
                 end = AgentEnd(stop=StopReason.FINISHED, answer=result.answer)
                 break
@@ -392,9 +401,33 @@ class _AgentLoop:
         more = len(parsed.items) - MAX_CALLS_A_TURN
         if more > 0 and end is None:
             errors += more
-            replies.append(ChatMessage(role="tool", content=f"error: {more} more were not run: at most {MAX_CALLS_A_TURN} calls a turn"))
+            replies.append(_from_tool(f"error: {more} more were not run: at most {MAX_CALLS_A_TURN} calls a turn"))
         self.recorder.end_turn(tools_s=time.monotonic() - started, tool_calls=len(parsed.items), tool_errors=errors)
         return replies, end
+
+    async def _reply(self, text: str, files: Sequence[bytes]) -> ChatMessage:
+        """A tool's answer with the images that it shows behind its text, as far as the model may see them."""
+        room = self.images.room if self.images is not None else 0
+        images: list[PromptImage] = []
+        for file in files:
+            try:
+                if len(images) == room:
+                    raise BadImage("this dialogue has its most images")
+                images.append(PromptImage.of(file))
+            except BadImage as error:
+                text += f"\n[not shown: {error}]"
+        if not images:
+            return _from_tool(text)
+        return await self._shown(ImageMessage(role="tool", content=text, images=tuple((len(text), image) for image in images)))
+
+    async def _shown(self, message: ChatMessage) -> ChatMessage:
+        """The message as a renderer takes it: its images read by the server, and kept."""
+        if not isinstance(message, ImageMessage):
+            return message
+        if self.images is None:
+            raise InvalidRequest("a message shows an image, and the model sees none: set chat.images", field="chat.images")
+        await self._pass_gate()
+        return await self.images.shown(message)
 
     async def _move(self, world: World, said: str) -> tuple[list[ChatMessage], AgentEnd | None]:
         """What the world says to a turn, as the next user message."""
@@ -451,6 +484,10 @@ async def _let_go(task: asyncio.Task[Any]) -> None:
         task.exception()  # whoever waited may be cancelled in the moment in which it failed, and then nobody asks for its error
 
 
+def _from_tool(text: str) -> ChatMessage:
+    return ChatMessage(role="tool", content=text)
+
+
 def _refuse_bias(mode: LogprobsMode, job: JobSpec) -> None:
     bias = ratio_bias(mode, job.template.sampling)
     if bias and job.template.exact_logprobs:
@@ -464,5 +501,5 @@ def _with_budget(sampling: Sampling, max_tokens: int) -> Sampling:
 def _signature(parsed: ParsedTurn, replies: Sequence[ChatMessage]) -> str:
     """A turn as the stuck detector sees it: what was called or said, and what came of it."""
     if parsed.items:
-        return repr([(item, reply.content) for item, reply in zip(parsed.items, replies, strict=False)])
-    return repr((parsed.content, [reply.content for reply in replies]))
+        return repr([(item, told(reply)) for item, reply in zip(parsed.items, replies, strict=False)])
+    return repr((parsed.content, [told(reply) for reply in replies]))

@@ -9,7 +9,8 @@ Invariants (promises 5 and 6 of the design):
   6. The deltas handed to the journal, put together again, are the trajectory.
   7. Experts, where they are asked for, are kept from the call that computed them first: those of all tokens of a segment up to the last but
      one of its last call (ADR 26). The journal has none.
-  8. Each turn carries the checksum of what it was given and what it sampled (`turn_checksum.py`), made when the answer came.
+  8. Each image of a prompt is named by its segment and by the journal, with the tokens that stand for it (ADR 31).
+  9. Each turn carries the checksum of what it was given and what it sampled (`turn_checksum.py`), made when the answer came.
 
 Legend for array shapes: T tokens of one segment.
 """
@@ -23,11 +24,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.blobs import ExpertRows
-from pipeline.messages import F32, U8, U32, Blob, ChatMessage, Json, Segment, StopReason, Trajectory, Turn, VersionSpan
+from pipeline.messages import F32, U8, U32, Blob, ChatMessage, Json, Segment, SegmentImage, StopReason, Trajectory, Turn, VersionSpan
 from workers.agent.call_formats.values import without_surrogates
 from workers.agent.renderers.base import first_difference
 from workers.agent.turn_checksum import add_ids, turn_checksum
 from workers.llm.backend import GenResult
+from workers.llm.images import PlacedImage
 
 _NO_LOGPROB = array("f", [float("nan")])
 PROMPT_DIVERGED = "prompt_diverged"
@@ -50,6 +52,8 @@ class SegmentDelta:
     began: str = "start"
     parent: int = -1
     fork: int = 0
+    images: tuple[SegmentImage, ...] = ()
+    """Those that stand in what was appended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,7 @@ class _OpenSegment:
         self.ids_checksum = 0
         self.experts: list[ExpertRows] = []
         self.expert_rows = 0
+        self.images: list[SegmentImage] = []
         self.journalled = 0
 
     def add_context(self, ids: Sequence[int]) -> None:
@@ -85,6 +90,10 @@ class _OpenSegment:
         self.sampled.extend(bytes(len(ids)))
         self.loss.extend(bytes(len(ids)))
         self.logprobs.extend(_NO_LOGPROB * len(ids))
+
+    def add_images(self, images: Sequence[PlacedImage]) -> None:
+        """Those that are not here yet, of all that a prompt of this segment shows."""
+        self.images += [_record_of(placed) for placed in images[len(self.images) :]]
 
     def add_sampled(self, ids: Sequence[int], logprobs: Sequence[float], *, train: bool) -> None:
         self.ids.extend(ids)
@@ -120,6 +129,7 @@ class _OpenSegment:
             parent=self.parent,
             fork=self.fork,
             blobs=tuple(blobs),
+            images=tuple(self.images),
         )
 
     def delta(self, index: int) -> SegmentDelta:
@@ -136,7 +146,15 @@ class _OpenSegment:
             began=self.began,
             parent=self.parent,
             fork=self.fork,
+            images=tuple(image for image in self.images if image.start >= at),
         )
+
+
+def _record_of(placed: PlacedImage) -> SegmentImage:
+    kind = placed.image.kind
+    return SegmentImage(
+        start=placed.start, end=placed.end, media_type=kind.media_type, width=kind.width, height=kind.height, blob=placed.image.blob
+    )
 
 
 def _joined(parts: Sequence[ExpertRows]) -> ExpertRows:
@@ -192,24 +210,24 @@ class TrajectoryRecorder:
 
     # ---- recording
 
-    def add_prompt(self, ids: Sequence[int], began: str = "") -> None:
+    def add_prompt(self, ids: Sequence[int], began: str = "", images: Sequence[PlacedImage] = ()) -> None:
         """Take the prompt of the next call.
 
         Args:
             ids: the whole prompt.
             began: why it breaks with what is recorded, if it does.
+            images: all that stand in it, in order.
         """
         if not self._segments:
             self._segments.append(_OpenSegment("start", -1, 0))
             self._segments[-1].add_context(ids)
-            return
-        recorded = self._segments[-1].ids
-        fork = first_difference(recorded, ids)
-        if fork is None:
+        elif (fork := first_difference(self._segments[-1].ids, ids)) is None:
             self._extend(ids)
-            return
-        self._segments.append(_OpenSegment(began or PROMPT_DIVERGED, len(self._segments) - 1, fork))
-        self._segments[-1].add_context(ids)
+        else:
+            self._segments.append(_OpenSegment(began or PROMPT_DIVERGED, len(self._segments) - 1, fork))
+            self._segments[-1].add_context(ids)
+        if images:
+            self._segments[-1].add_images(images)
 
     def _extend(self, ids: Sequence[int]) -> None:
         segment = self._segments[-1]
@@ -319,6 +337,7 @@ class TrajectoryRecorder:
         segment.sampled.extend(part.sampled_mask.tobytes())
         segment.loss.extend(part.loss_mask.tobytes())
         segment.logprobs.extend(part.logprobs.tolist())
+        segment.images += part.images
         for span in part.versions:
             if segment.versions and segment.versions[-1].start == span.start:
                 segment.versions[-1] = span

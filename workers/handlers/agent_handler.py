@@ -8,13 +8,19 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from pipeline.blobs import ROUTED_EXPERTS
+import numpy as np
+
+from pipeline.blobs import IMAGE, ROUTED_EXPERTS, BadImage
+from pipeline.errors import InvalidRequest
 from pipeline.failpoints import failpoint
-from pipeline.messages import ChatMessage, JobSpec, Json, Trajectory
+from pipeline.messages import Blob, ChatMessage, JobSpec, Json, Trajectory
+from pipeline.prompt_images import IMAGES, images_in
 from workers.agent import AgentEnd, AgentSettings, Renderer, RetryPolicy, ServersSeen, TrajectoryRecorder, World, renderer_for, run_agent
+from workers.agent.images import ImageReader, with_images
 from workers.handlers.base import RunContext, TaskHandler
+from workers.llm.images import PromptImage
 from workers.sandbox.base import Sandbox
-from workers.tools import Tool, ToolSet, tools_called
+from workers.tools import ShowsImages, Tool, ToolSet, tools_called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,26 +71,37 @@ class AgentHandler(TaskHandler):
         seen = ServersSeen(context.templates, renderer, context.spec.template.chat.template_differences)
         await seen.watch(context.backend)
 
+        sees = context.spec.template.chat.images
+        row_images = _images_of(context.spec)
+
         async def gate() -> None:
             context.gate()
+
+        async def keep(image: PromptImage, number: int) -> Blob:
+            return await context.keep_blob(IMAGE, np.frombuffer(image.content, np.uint8), part=number)
 
         async with AsyncExitStack() as stack:
             sandbox: Sandbox | None = None
             if context.environment.is_local:
                 sandbox = await stack.enter_async_context(await context.sandbox())
             scene = await stack.enter_async_context(self.scene(context, sandbox))
+            tools = ToolSet(self.tools(context.spec, sandbox))
+            for tool in tools if sees else ():
+                if isinstance(tool, ShowsImages):
+                    tool.shows_images = True
             end = await run_agent(
                 context.spec,
-                scene.messages,
+                with_images(scene.messages, row_images) if row_images else scene.messages,
                 backend=context.backend,
                 renderer=renderer,
-                tools=ToolSet(self.tools(context.spec, sandbox)),
+                tools=tools,
                 world=scene.world,
                 recorder=recorder,
                 gate=gate,
                 journal=context.journal,
                 active=context.active,
                 settings=self.settings,
+                images=ImageReader(context.backend, keep) if sees else None,
             )
             collected = await self.collect(context, sandbox, end) if sandbox is not None else {}
         failpoint("sandbox_stop")
@@ -93,3 +110,18 @@ class AgentHandler(TaskHandler):
             for index, rows in (recorder.experts() if context.spec.template.routed_experts is not None else ())
         }
         return recorder.trajectory(end.stop, answer=end.answer, extra={**seen.record(), **scene.record(), **collected}, blobs=blobs)
+
+
+def _images_of(spec: JobSpec) -> list[PromptImage]:
+    """The images of a job's row.
+
+    Raises:
+        InvalidRequest: one is none, or the model sees none: the question without its image would be another one.
+    """
+    try:
+        found = [PromptImage.of(content) for content in images_in(spec.prompt.data)]
+    except BadImage as error:
+        raise InvalidRequest(str(error), field=IMAGES) from error
+    if found and not spec.template.chat.images:
+        raise InvalidRequest(f"the row has {len(found)} images, and chat.images is off: set it, or feed the row without them", field=IMAGES)
+    return found

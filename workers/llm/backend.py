@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from pipeline.blobs import ExpertRows
 from pipeline.engines.control import EngineControl, EngineKind
 from pipeline.messages import RoutedExperts, Sampling
+from workers.llm.images import PlacedImage
 
 Finish = Literal["stop", "length", "abort"]
 """`stop`: end token or stop string; `length`: budget or context used up; `abort`: ended from outside, what came so far is given."""
@@ -52,6 +53,8 @@ class GenRequest:
     """What the model has, when the answer is to say which experts its tokens were routed to."""
     experts_from: int = 0
     """First token whose experts are wanted; at most the last of the prompt."""
+    images: Sequence[PlacedImage] = ()
+    """Those of the prompt, in order; each stands on its placeholders in `prompt_ids`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ OPEN, CLOSE = "<|im_start|>", "<|im_end|>"
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 RESPONSE_OPEN, RESPONSE_CLOSE = "<tool_response>", "</tool_response>"
+VISION_OPEN, IMAGE_PAD, VISION_CLOSE = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
+"""Around an image, and in it: the middle one as often as the model's processor says."""
 
 NO_THINKING = f"{THINK_OPEN}\n\n{THINK_CLOSE}\n\n"
 """Opens the answer of a model whose thinking is switched off."""

@@ -22,6 +22,7 @@ from pipeline.engines.errors import InvalidResponse, Overlong, Refused, Retryabl
 from pipeline.engines.exchange import ABSENT, Exchange
 from workers.llm.backend import Caps, GenRequest, GenResult, Span, VersionSource
 from workers.llm.calls import Calls
+from workers.llm.images import PromptImage, ReadImage
 from workers.llm.validate import check_ids, check_label
 from workers.llm.wire import Answer, EngineFailed, Wire
 
@@ -131,6 +132,18 @@ class HttpBackend:
                 return check_ids(tokens, "tokens of a dialogue")
             case other:
                 raise InvalidResponse("tokenize", f"expected tokens, got {other!r:.80}", server=self.url)
+
+    async def read_image(self, image: PromptImage) -> ReadImage:
+        """What the server makes of an image, for calls that show it.
+
+        Raises:
+            Unsupported: it takes none beside ids.
+            InvalidResponse: what it says is of no image, or of one that no call can place.
+        """
+        try:
+            return await (await self._found()).read_image(image)
+        except InvalidResponse as error:
+            raise InvalidResponse(error.check, error.detail, server=self.url) from error
 
     async def _generate(self, wire: Wire, request: GenRequest, timeout_s: float) -> GenResult:
         caps = wire.caps

@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.engines.errors import InvalidResponse, Refused
+from pipeline.engines.errors import InvalidResponse, Refused, Unsupported
 from pipeline.engines.exchange import Exchange, together
 from pipeline.engines.sglang import ABORT_PATH, model_info, wire_id
 from pipeline.messages import Sampling
 from workers.llm import sglang_wire as bodies
 from workers.llm.backend import Caps, Echo, GenRequest
 from workers.llm.experts import from_int32
+from workers.llm.images import PromptImage, ReadImage
 from workers.llm.vllm import choose_model
 from workers.llm.wire import Answer, Body, with_spans_as_found
 
@@ -53,6 +54,10 @@ class SglangWire:
         if request.experts is None:
             return answer
         return replace(answer, experts=from_int32(bodies.experts_in(payload), request, answer, self.http.url))
+
+    async def read_image(self, image: PromptImage) -> ReadImage:
+        """SGLang takes ids with one placeholder an image and writes the others itself: the ids would not be ours."""
+        raise Unsupported(self.http.url, "take images beside ids that stay as they are", "use vLLM, or set chat.images to false")
 
     async def abort(self, names: Sequence[str]) -> None:
         """End calls, each by a request of its own, all at once."""

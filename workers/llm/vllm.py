@@ -14,14 +14,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pipeline.engines.errors import InvalidResponse, Refused
+from pipeline.engines.errors import InvalidResponse, Refused, Unsupported
 from pipeline.engines.exchange import ABSENT, Exchange, together
 from pipeline.engines.vllm import ABORT_PATHS, Endpoint, abort_ids
 from pipeline.messages import Sampling
+from workers.llm import vllm_images
 from workers.llm import vllm_wire as bodies
 from workers.llm.backend import Caps, GenRequest
 from workers.llm.experts import from_npy
+from workers.llm.images import PromptImage, ReadImage
 from workers.llm.wire import Answer, Body, with_spans_as_found
+
+IMAGE_TIMEOUT_S = 60.0
+"""For a processor that scales an image and sends it back as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,13 @@ class VllmWire:
         if request.experts is None:
             return answer
         return replace(answer, experts=from_npy(bodies.experts_in(payload), request, answer, self.http.url))
+
+    async def read_image(self, image: PromptImage) -> ReadImage:
+        """What the server's processor makes of an image."""
+        if self.endpoint != "generate":
+            raise Unsupported(self.http.url, "take images beside ids", "start it with --enable-scale-out")
+        body = vllm_images.render_body(image, self.caps.model)
+        return vllm_images.parse_render(await self.http.post(vllm_images.RENDER, body, timeout_s=IMAGE_TIMEOUT_S))
 
     async def abort(self, names: Sequence[str]) -> None:
         """End calls, all by one request."""

@@ -16,6 +16,7 @@ from pipeline.engines.errors import InvalidResponse
 from pipeline.engines.vllm import COMPLETIONS_PREFIX, GENERATE_PREFIX
 from workers.llm import validate
 from workers.llm.backend import GenRequest, LogprobsShape
+from workers.llm.vllm_images import features
 from workers.llm.wire import Answer, Body, EngineFailed
 
 GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
@@ -45,6 +46,8 @@ def generate_body(request: GenRequest, wire_id: str, model: str) -> Body:
         "return_token_ids": True,
         "stream": False,
     }
+    if request.images:
+        body["features"] = features(request.images)
     return _with_common(body, request)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from pipeline.blobs import ExpertRows
 from pipeline.engines.errors import InvalidResponse
 from workers.llm.backend import Caps, Finish, GenRequest, LogprobsShape, Span
+from workers.llm.images import PromptImage, ReadImage
 
 Body = dict[str, Any]
 """JSON object; Any because it is a tree of plain values read or written at once."""
@@ -80,6 +81,15 @@ class Wire(Protocol):
         Raises:
             InvalidResponse: any check failed.
             EngineFailed: the engine says that it failed.
+        """
+        ...
+
+    async def read_image(self, image: PromptImage) -> ReadImage:
+        """What the server makes of an image.
+
+        Raises:
+            Unsupported: it takes none beside ids.
+            InvalidResponse, ModelError
         """
         ...
 

@@ -88,7 +88,7 @@ class Shell(Protocol):
 class Kernel(Protocol):
     """A Python (IPython) process that keeps its variables between cells. Started by its first cell."""
 
-    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES) -> KernelResult:
+    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES, max_images: int = 0) -> KernelResult:
         """Runs one cell. At its limit it is interrupted; a kernel that ignores that is killed, and its variables with it."""
 
     async def interrupt(self) -> None:

@@ -67,12 +67,12 @@ class IpcKernel:
         self._lost_state = False
         self._turn = asyncio.Lock()
 
-    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES) -> KernelResult:
+    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES, max_images: int = 0) -> KernelResult:
         async with self._turn:
             started = time.monotonic()
             live = await self._live_kernel()
             fresh, self._lost_state = self._lost_state, False
-            output = CellOutput(max_output_bytes)
+            output = CellOutput(max_output_bytes, max_images)
             # A lone surrogate cannot be sent; written as an escape it means the same where it can stand at all, in a string.
             cell = live.begin(code.encode("utf-8", "backslashreplace").decode(), output)
             try:
@@ -103,6 +103,7 @@ class IpcKernel:
                 incomplete=wake == "incomplete",
                 truncated_bytes=output.truncated_bytes,
                 took_s=time.monotonic() - started,
+                images=tuple(output.images),
             )
 
     async def interrupt(self) -> None:

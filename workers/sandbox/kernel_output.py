@@ -9,6 +9,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.blobs.images import MAX_BYTES, image_kind
 from workers.sandbox.capture import HeadTail
 from workers.sandbox.terminal_text import plain_text, valid_utf8
 
@@ -16,6 +17,7 @@ TEXT_TYPES = ("text/plain", "text/markdown", "text/latex")
 NAMELESS = re.compile(r"<IPython\.core\.display\.\w+ object>")
 """What plain text says of a display that is only meant to be seen; a text that can be read says more."""
 RESULT_BYTES = 64 * 1024
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
 PNG_START = 32
 """Characters of base64 that hold a PNG's signature and its size."""
 
@@ -23,8 +25,11 @@ PNG_START = 32
 class CellOutput:
     """Takes the messages of one cell in the order they come."""
 
-    def __init__(self, max_output_bytes: int) -> None:
+    def __init__(self, max_output_bytes: int, max_images: int = 0) -> None:
         self._shown = HeadTail(max_output_bytes)
+        self._max_images = max_images
+        self.images: list[bytes] = []
+        """Files of the first images that were displayed, at most `max_images`."""
         self._stdout = HeadTail(max_output_bytes)
         self._ends_line = True
         self.result: str | None = None
@@ -40,13 +45,13 @@ class CellOutput:
                 self._stdout.feed(_bytes(text))
             self._show(text)
         elif kind == "execute_result":
-            text, note = _readable(content.get("data", {}))
+            text, note = self._readable(content.get("data", {}))
             bounded = HeadTail(RESULT_BYTES)
             bounded.feed(_bytes(text))
             self.result = bounded.text()
             self._show_block(text, note)
         elif kind in ("display_data", "update_display_data"):
-            self._show_block(*_readable(content.get("data", {})))
+            self._show_block(*self._readable(content.get("data", {})))
         elif kind == "error":
             self._take_error(content)
 
@@ -54,7 +59,7 @@ class CellOutput:
         """Takes what only the reply says: pages of help, and an error whose own message was lost because it could not be encoded."""
         for payload in content.get("payload") or ():
             if payload.get("source") == "page":
-                self._show_block(*_readable(payload.get("data", {})))
+                self._show_block(*self._readable(payload.get("data", {})))
         if content.get("status") == "error" and not self.error_name:
             self._take_error(content)
         self.cwd = valid_utf8(str(content.get("cwd") or ""))
@@ -80,6 +85,29 @@ class CellOutput:
         lines = content.get("traceback") or [f"{self.error_name}: {content.get('evalue', '')}"]
         self.error_text = plain_text(valid_utf8("\n".join(map(str, lines))))
         self._show_block(self.error_text, "")
+
+    def _readable(self, data: Mapping[str, Any]) -> tuple[str, str]:
+        """The text of a display, and a note of what of it is shown otherwise or cannot be read."""
+        if not self._max_images:
+            return _readable(data)
+        forms = (self._image(data[kind]) for kind in IMAGE_TYPES if kind in data)
+        shown = next(filter(None, forms), "")  # one display, one image, in the first form that is one
+        if not shown:
+            return _readable(data)
+        text, note = _readable({kind: value for kind, value in data.items() if kind not in IMAGE_TYPES})
+        return text, "\n".join(filter(None, (note, shown)))
+
+    def _image(self, content: object) -> str:
+        """Takes an image; what is said in its place, or nothing where it is not shown."""
+        if len(self.images) == self._max_images or not isinstance(content, str) or len(content) > MAX_BYTES * 4 // 3 + 1024:
+            return ""
+        try:
+            file = base64.b64decode(content)
+            kind = image_kind(file)
+        except ValueError:
+            return ""
+        self.images.append(file)
+        return f"[shown below: {kind}]"
 
     def _show_block(self, text: str, note: str) -> None:
         for part in (text, note):

@@ -99,6 +99,8 @@ class KernelResult:
     truncated_bytes: int = 0
     took_s: float = 0.0
     notices: tuple[str, ...] = ()
+    images: tuple[bytes, ...] = ()
+    """Files of images that the cell displayed, as many as were asked for; what a sandbox gave, judged by its header alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

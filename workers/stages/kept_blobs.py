@@ -35,7 +35,7 @@ class KeptBlobs:
 
     async def __aenter__(self) -> Self:
         """Refuses a job that will want to keep something where nothing can be kept, before it has cost anything."""
-        if self._spec.template.routed_experts is not None:
+        if self._spec.template.routed_experts is not None or self._spec.template.chat.images:
             self._needed()
         return self
 

@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import redis
 import structlog
 
-from pipeline.engines.errors import InvalidResponse, ModelError, Retryable, RetryReason
+from pipeline.engines.errors import InvalidResponse, ModelError, Retryable, RetryReason, Unsupported
 from pipeline.errors import BrokerError
 from pipeline.inference_pool import AllowedLabels, Assignment, Begun, Call, EndedCall, Wanted, label_in_record
 from workers.llm.backend import Caps, GenRequest, GenResult, Model
+from workers.llm.images import PromptImage, ReadImage, ReadsImages
 from workers.llm.server_check import ServerCheck
 from workers.stages.run_watch import RunWatch, ServerSilent, Waiting
 
@@ -130,6 +131,21 @@ class PooledBackend:
             return caps
 
         return await self._tried(f"probe-{self._wanted.holder}", call, believe)
+
+    async def read_image(self, image: PromptImage) -> ReadImage:
+        """What the assigned server makes of an image; any other of the model can be shown it."""
+
+        async def call(backend: Model, _: Begun) -> ReadImage:
+            self._progress(PROBE_PROGRESS_S)
+            if not isinstance(backend, ReadsImages):
+                raise Unsupported(self._server, "be shown images", "use vLLM with --enable-scale-out, or set chat.images to false")
+            return await backend.read_image(image)
+
+        async def believe(read: ReadImage, _: Begun, call: Call) -> ReadImage:
+            self._servers.calls.end(EndedCall(call))
+            return read
+
+        return await self._tried(f"image-{self._wanted.holder}", call, believe)
 
     async def generate(self, request: GenRequest, *, timeout_s: float) -> GenResult:
         """One call; at another server, or the same one later, when a retry can help. `timeout_s` stands still while the run is paused.

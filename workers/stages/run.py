@@ -117,6 +117,7 @@ class RunWork(StageWork):
                 raise
             partial = TrajectoryRecorder.replay(journalled).trajectory(StopReason.DEADLINE)
             partial = valid(claim.job, await self._recorded(partial, context, environment))
+            kept.stay()
             return Settled(ungraded(partial), codec.encode(partial), Stage.RUN.value)
         if told := backend.told():
             trajectory = replace(trajectory, extra={**trajectory.extra, "servers": told})

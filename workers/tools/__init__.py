@@ -9,7 +9,7 @@ finish               FinishTool    the end, with an answer
 `web_search` (`web_search.WebSearchTool`) is made with a `search.SearchClient` by the handlers that have one.
 """
 
-from workers.tools.base import Tool, ToolOverran, ToolResult, ToolSet
+from workers.tools.base import ShowsImages, Tool, ToolOverran, ToolResult, ToolSet
 from workers.tools.bash_tool import BashTool
 from workers.tools.built_in import BUILT_IN, tools_called
 from workers.tools.editor_tool import EditorTool
@@ -24,6 +24,7 @@ __all__ = [
     "EditorTool",
     "FinishTool",
     "PythonTool",
+    "ShowsImages",
     "ThinkTool",
     "Tool",
     "ToolOverran",

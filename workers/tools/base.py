@@ -7,9 +7,9 @@ stage decides whose fault it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pipeline.errors import RollstreamError
 from pipeline.messages import Json
@@ -29,6 +29,8 @@ class ToolResult:
     """What is graded, of a call that ends the trajectory."""
     details: Json = field(default_factory=dict)
     """For people and handlers; never shown to the model."""
+    images: Sequence[bytes] = ()
+    """Files of images that the model is shown behind the text; only of a tool that was told to (`ShowsImages`)."""
 
 
 class Tool(Protocol):
@@ -55,6 +57,13 @@ class Tool(Protocol):
         When the awaiting task is cancelled it stops what it started.
         """
         ...
+
+
+@runtime_checkable
+class ShowsImages(Protocol):
+    """A tool that can show images. It does when its model sees them; else it tells of them."""
+
+    shows_images: bool
 
 
 class ToolOverran(RollstreamError):

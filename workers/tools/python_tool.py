@@ -22,6 +22,8 @@ NO_OUTPUT = "(no output)"
 FRESH = "[This ran in a new Python: the variables of earlier calls are gone.]"
 INCOMPLETE = "[Some of the output was lost.]"
 GO = "try: __import__('os').chdir({folder!r})\nexcept OSError: pass"
+MAX_IMAGES = 4
+"""Of one cell; further ones are told of."""
 MOVE_S = 5.0
 """For changing to a folder: only a dead network mount takes longer."""
 
@@ -48,6 +50,7 @@ class PythonTool:
         self._folder = folder or WorkingFolder()
         self._standing = ""
         self._max_output_bytes = max_output_bytes
+        self.shows_images = False
 
     async def __call__(self, arguments: Mapping[str, object], *, timeout_s: float) -> ToolResult:
         """Runs the code; see `Kernel.run` for what the time limit does.
@@ -56,7 +59,12 @@ class PythonTool:
             SandboxError: the sandbox failed, not the code.
         """
         moved = await self._move(timeout_s)
-        result = await self._kernel.run(str(arguments["code"]), timeout_s=timeout_s, max_output_bytes=self._max_output_bytes)
+        result = await self._kernel.run(
+            str(arguments["code"]),
+            timeout_s=timeout_s,
+            max_output_bytes=self._max_output_bytes,
+            max_images=MAX_IMAGES if self.shows_images else 0,
+        )
         failpoint("sandbox_kernel")
         if moved is not None:
             is_fresh = result.fresh_kernel or moved.fresh_kernel or moved.state_lost
@@ -77,6 +85,7 @@ class PythonTool:
                 "took_s": round(result.took_s, 3),
                 "notices": list(result.notices),
             },
+            images=result.images,
         )
 
     async def _move(self, timeout_s: float) -> KernelResult | None:

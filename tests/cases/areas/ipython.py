@@ -29,8 +29,8 @@ class NotingKernel:
         self._kernel = kernel
         self.last: KernelResult | None = None
 
-    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES) -> KernelResult:
-        self.last = await self._kernel.run(code, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
+    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES, max_images: int = 0) -> KernelResult:
+        self.last = await self._kernel.run(code, timeout_s=timeout_s, max_output_bytes=max_output_bytes, max_images=max_images)
         return self.last
 
     async def interrupt(self) -> None:

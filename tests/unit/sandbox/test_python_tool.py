@@ -16,7 +16,7 @@ class RecordedKernel:
         self.answer = answer
         self.cells: list[tuple[str, float, int]] = []
 
-    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = 0) -> KernelResult:
+    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = 0, max_images: int = 0) -> KernelResult:
         self.cells.append((code, timeout_s, max_output_bytes))
         if isinstance(self.answer, Exception):
             raise self.answer

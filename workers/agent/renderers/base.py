@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from pipeline.messages import ChatMessage, Json
 from workers.agent.tool_calls import Format, ParsedTurn
+from workers.llm.images import PlacedImage
 from workers.llm.tokenizer import Tokenizer
 
 Thinking = Literal["free", "open", "off"]
@@ -32,6 +33,8 @@ class Prompt:
     """Whether they end inside a thought; None = the model decides."""
     began: str = ""
     """Why the ids do not begin with those before; empty when they do."""
+    images: Sequence[PlacedImage] = ()
+    """All that stand in the ids, in order."""
 
 
 class Renderer(Protocol):
@@ -72,16 +75,20 @@ class Renderer(Protocol):
 
         Raises:
             ValueError: there is no message, or one that cannot stand where it does.
+            InvalidRequest: a message shows an image, and the server writes those in another way.
         """
         ...
 
-    def next_prompt(self, ids: Sequence[int], turns: Sequence[tuple[int, int]], messages: Sequence[ChatMessage]) -> Prompt:
+    def next_prompt(
+        self, ids: Sequence[int], turns: Sequence[tuple[int, int]], messages: Sequence[ChatMessage], images: Sequence[PlacedImage] = ()
+    ) -> Prompt:
         """The prompt of the turn after `messages`.
 
         Args:
             ids: all of the segment so far; they end with a sampled turn.
             turns: where in it the model's turns stand, start and end.
             messages: what the environment or a user answered.
+            images: those that stand in `ids`.
 
         Raises:
             ValueError: as `first_prompt`.

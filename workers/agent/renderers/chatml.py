@@ -13,7 +13,9 @@ import json
 from collections.abc import Sequence
 from itertools import groupby
 
+from pipeline.errors import InvalidRequest
 from pipeline.messages import ChatMessage, Json
+from workers.agent.images import ShownMessage
 from workers.agent.renderers.base import Thinking
 from workers.agent.renderers.parts import Part, is_control, splitter
 from workers.agent.renderers.thoughts import ThoughtCutter, ends_in_thought
@@ -36,6 +38,7 @@ class ChatMLRenderer(WrittenRenderer):
             begins; within a tool loop they always stay. The empty thought of `off` always stays: it is no thought.
         tool_format: how the model writes calls.
         default_system: what the template writes for a dialogue without a system message; empty = nothing.
+        images: whether the model sees images; the vocabulary must have Qwen's tokens for them.
 
     Raises:
         KeyError: the vocabulary lacks a control token.
@@ -52,17 +55,19 @@ class ChatMLRenderer(WrittenRenderer):
         keep_thinking: bool = True,
         tool_format: Format = "hermes",
         default_system: str = "",
+        images: bool = False,
     ) -> None:
         super().__init__(tokenizer, end=chatml.CLOSE, other_ends=(END_OF_TEXT,), closing=(), keep_thinking=keep_thinking)
         tokenizer.special(chatml.OPEN)
         self.tool_format = tool_format
         self._thinking = thinking
         self._default_system = default_system or None
+        self._vision = tuple(map(tokenizer.special, (chatml.VISION_OPEN, chatml.IMAGE_PAD, chatml.VISION_CLOSE))) if images else ()
         self._markup = splitter(name for name in tokenizer.specials if not is_control(name))
         self._after_thought = tokenizer.encode_template(f"\n{chatml.THINK_CLOSE}\n\n")
         if not keep_thinking and thinking != "off":
             self._thoughts = ThoughtCutter(tokenizer, tokenizer.encode_template(OPENINGS[thinking]), self.stop_token_ids)
-        self.fingerprint = self._named()
+        self.fingerprint = self._named(*(["images"] if images else []))
 
     @property
     def template_kwargs(self) -> Json:
@@ -94,13 +99,13 @@ class ChatMLRenderer(WrittenRenderer):
                 for message in group:
                     parts += [
                         *self._template(f"\n{chatml.RESPONSE_OPEN}\n"),
-                        Part(message.content),
+                        *self._content(message),
                         *self._template(f"\n{chatml.RESPONSE_CLOSE}"),
                     ]
                 parts += self._template(f"{chatml.CLOSE}\n")
             elif role in ("user", "system"):
                 for message in group:
-                    parts += self._block(role, [Part(message.content)])
+                    parts += self._block(role, self._content(message))
             elif role == "assistant":
                 for message in group:
                     parts += self._block(role, self._markup(message.content))
@@ -109,6 +114,24 @@ class ChatMLRenderer(WrittenRenderer):
         if generate:
             parts += self._template(f"{chatml.OPEN}assistant\n{OPENINGS[self._thinking]}")
         return parts
+
+    def _content(self, message: ChatMessage) -> list[Part]:
+        """What a user or a tool says and shows."""
+        if not isinstance(message, ShownMessage):
+            return [Part(message.content)]
+        parts, at = [], 0
+        for place, image in message.images:
+            read = image.read
+            if not self._vision or (read.around[0], read.token, read.around[1]) != self._vision:
+                raise InvalidRequest(
+                    f"the model's server writes an image as {read.around[0]}, {read.n_tokens} x {read.token}, {read.around[1]}, and this "
+                    f"renderer as {' '.join(map(str, self._vision)) or 'nothing'}: choose another tokenizer or family, or set it to false",
+                    field="chat.images",
+                )
+            frame = (Part(chatml.VISION_OPEN, True), Part(chatml.IMAGE_PAD, True, image), Part(chatml.VISION_CLOSE, True))
+            parts += [*([Part(message.content[at:place])] if place > at else []), *frame]
+            at = place
+        return [*parts, *([Part(message.content[at:])] if at < len(message.content) else [])]
 
     def _block(self, role: str, inside: Sequence[Part]) -> list[Part]:
         return [*self._template(f"{chatml.OPEN}{role}\n"), *inside, *self._template(f"{chatml.CLOSE}\n")]

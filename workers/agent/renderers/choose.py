@@ -61,6 +61,11 @@ def _renderer(settings: bytes) -> Renderer:
                 keep_thinking=chat.keep_thinking,
                 tool_format=tool_format or "hermes",
                 default_system=str(options.get("default_system", "")),
+                images=chat.images,
+            )
+        if chat.images:
+            raise InvalidRequest(
+                f"expected family 'chatml' with images, which no other writes here, got {chat.family!r}", field="chat.images"
             )
         if chat.family == "llama3":
             if thinking != "free" or not chat.keep_thinking:

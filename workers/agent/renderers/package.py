@@ -32,6 +32,7 @@ from workers.agent.renderers.package_tokenizer import PackageTokenizer
 from workers.agent.renderers.thoughts import ThoughtCutter, ends_in_thought
 from workers.agent.tool_calls import Format, ParsedTurn, parse_turn
 from workers.llm import chatml
+from workers.llm.images import PlacedImage
 from workers.llm.tokenizer import Tokenizer
 
 NOT_FAMILIES = frozenset({"auto", "default", "custom"})
@@ -137,12 +138,14 @@ class PackageRenderer:
         shown = [self._guarded(dict(tool)) for tool in tools] or None
         return self._prompt(self._render([self._message(message) for message in messages], shown, generate=True))
 
-    def next_prompt(self, ids: Sequence[int], turns: Sequence[tuple[int, int]], messages: Sequence[ChatMessage]) -> Prompt:
-        """The old ids, closed if need be, and the new messages."""
+    def next_prompt(
+        self, ids: Sequence[int], turns: Sequence[tuple[int, int]], messages: Sequence[ChatMessage], images: Sequence[PlacedImage] = ()
+    ) -> Prompt:
+        """The old ids, closed if need be, and the new messages. Images have no place in the families of the package here, and none come."""
         old, began = list(ids), ""
         spoken = len(old) - turns[-1][0] if turns and turns[-1][1] == len(old) else 0
         if self._thoughts is not None and any(message.role == "user" for message in messages):
-            without, left = self._thoughts.cut(old, turns)
+            without, left, _ = self._thoughts.cut(old, turns)
             if len(without) < len(old):
                 spoken = min(spoken, left)
                 old, began = without, THINKING_DROPPED

@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from workers.llm.images import PlacedImage, SeenImage
 from workers.llm.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of a rendering: text, or the text of one control token."""
+    """A stretch of a rendering: text, the text of one control token, or an image, whose placeholder that token is."""
 
     text: str
     is_token: bool = False
+    image: SeenImage | None = None
 
 
 SHORT_TEXT = 64
@@ -48,8 +50,12 @@ def is_control(name: str) -> bool:
     return name.startswith("<|")
 
 
-def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part]) -> list[int]:
-    """Ids of a rendering. Neighbouring texts are encoded as one: merges cross message borders, not control tokens."""
+def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part], images: list[PlacedImage] | None = None) -> list[int]:
+    """Ids of a rendering. Neighbouring texts are encoded as one: merges cross message borders, not control tokens.
+
+    Args:
+        images: gets those of the rendering, with their places in it.
+    """
     ids: list[int] = []
     texts: list[str] = []
     for part in parts:
@@ -59,5 +65,10 @@ def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part]) -> list[int]:
         if texts:
             ids += tokenizer.encode("".join(texts))
             texts.clear()
-        ids.append(tokenizer.special(part.text))
+        if part.image is None:
+            ids.append(tokenizer.special(part.text))
+            continue
+        assert images is not None, "whoever renders images wants to know where they stand"
+        images.append(PlacedImage(len(ids), part.image))
+        ids += [tokenizer.special(part.text)] * part.image.read.n_tokens
     return ids + tokenizer.encode("".join(texts)) if texts else ids

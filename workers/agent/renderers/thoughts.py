@@ -43,12 +43,13 @@ class ThoughtCutter:
         self._opening = list(opening)
         self._ends = frozenset(ends)
 
-    def cut(self, ids: Sequence[int], turns: Sequence[tuple[int, int]]) -> tuple[list[int], int]:
+    def cut(self, ids: Sequence[int], turns: Sequence[tuple[int, int]]) -> tuple[list[int], int, list[tuple[int, int]]]:
         """The ids without the thoughts of the turns: without the tag that a prompt opened one with, what was said up to the last closing
         tag with the line ends after it, and all of an unfinished thought with what was put behind it to close it.
-        And how many of the last turn are left.
+        And how many of the last turn are left; and where what stands between turns begins, before and after.
         """
         kept: list[int] = []
+        moved: list[tuple[int, int]] = []
         place = n_last = 0
         for start, end in turns:
             before, turn = list(ids[place:start]), list(ids[start:end])
@@ -56,10 +57,12 @@ class ThoughtCutter:
             rest, unfinished = self._without_thoughts(turn, opened=opened)
             if opened:
                 del before[len(before) - len(self._opening) :]
+            moved.append((place, len(kept)))
             kept += before + rest
             n_last = len(rest)
             place = end + (self._closers(ids[end:]) if unfinished else 0)
-        return kept + list(ids[place:]), n_last
+        moved.append((place, len(kept)))
+        return kept + list(ids[place:]), n_last, moved
 
     def _without_thoughts(self, turn: list[int], *, opened: bool) -> tuple[list[int], bool]:
         """A turn without its thoughts, and whether the last one was never finished."""

@@ -18,6 +18,7 @@ from workers.agent.renderers.base import THINKING_DROPPED, Prompt
 from workers.agent.renderers.parts import Part, encode_parts, splitter
 from workers.agent.renderers.thoughts import ThoughtCutter
 from workers.agent.tool_calls import Format, ParsedTurn, parse_turn
+from workers.llm.images import PlacedImage
 from workers.llm.tokenizer import Tokenizer
 
 CONTEXT = (ChatMessage(role="user", content="."), ChatMessage(role="assistant", content="."))
@@ -72,20 +73,29 @@ class WrittenRenderer(ABC):
         """The prompt of the first turn."""
         if not messages:
             raise ValueError("expected at least one message")
-        return Prompt(encode_parts(self.tokenizer, self._parts(messages, tools, generate=True)), self._in_thought())
+        images: list[PlacedImage] = []
+        ids = encode_parts(self.tokenizer, self._parts(messages, tools, generate=True), images)
+        return Prompt(ids, self._in_thought(), images=images)
 
-    def next_prompt(self, ids: Sequence[int], turns: Sequence[tuple[int, int]], messages: Sequence[ChatMessage]) -> Prompt:
+    def next_prompt(
+        self, ids: Sequence[int], turns: Sequence[tuple[int, int]], messages: Sequence[ChatMessage], images: Sequence[PlacedImage] = ()
+    ) -> Prompt:
         """The old ids, closed if need be, and the new messages."""
         old, began = list(ids), ""
         if self._thoughts is not None and any(message.role == "user" for message in messages):
-            without, _ = self._thoughts.cut(old, turns)
+            without, _, moved = self._thoughts.cut(old, turns)
             if len(without) < len(old):
                 old, began = without, THINKING_DROPPED
+                images = _moved(images, moved)
         if old[-1] not in self._closing:
             spoken = ids[turns[-1][0] :] if turns and turns[-1][1] == len(ids) else ()
             old += [self._end] if began else self._closers(spoken)
-        old += self._delta(messages)
-        return Prompt(old, self._in_thought(), began)
+        new: list[PlacedImage] = []
+        delta = self._delta(messages, new)
+        if new:
+            images = [*images, *(PlacedImage(len(old) + placed.start, placed.image) for placed in new)]
+        old += delta
+        return Prompt(old, self._in_thought(), began, images)
 
     def turn_text(self, ids: Sequence[int], stop: int | str | None = None) -> str:
         """Text of a sampled turn."""
@@ -99,14 +109,14 @@ class WrittenRenderer(ABC):
         """The turn as its text reads."""
         return parse_turn(text, finish=finish, tools=tools, format=self.tool_format, in_thought=in_thought)
 
-    def _delta(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Ids that follow the end token of an answer when `messages` come next."""
+    def _delta(self, messages: Sequence[ChatMessage], images: list[PlacedImage]) -> list[int]:
+        """Ids that follow the end token of an answer when `messages` come next, and the images in them."""
         if not self._before:  # the same for every delta
             before = self._parts(CONTEXT, (), generate=False)
             self._before = before[: max(place for place, part in enumerate(before) if part.is_token and part.text == self._end_text) + 1]
         after, cut = self._parts((*CONTEXT, *messages), (), generate=True), len(self._before)
         assert after[:cut] == self._before, "a template that is written here renders a message the same whatever follows it"
-        return encode_parts(self.tokenizer, after[cut:])
+        return encode_parts(self.tokenizer, after[cut:], images)
 
     def _named(self, *settings: object) -> str:
         """A fingerprint: of what the template writes, and of settings that no short dialogue shows."""
@@ -114,3 +124,16 @@ class WrittenRenderer(ABC):
         parts = self._parts(FINGERPRINTED, tools, generate=True) + self._parts(FINGERPRINTED[1:], (), generate=True)
         spelt = json.dumps([[part.is_token, part.text] for part in parts] + [[self.keeps_thinking, self.tool_format, *settings]])
         return f"{self.family}-" + hashlib.sha256(spelt.encode()).hexdigest()[:16]
+
+
+def _moved(images: Sequence[PlacedImage], moved: Sequence[tuple[int, int]]) -> list[PlacedImage]:
+    """Images where they stand when thoughts before them are gone; those are never cut, since no turn has one.
+
+    Args:
+        moved: where each stretch between turns began, before and after; in order.
+    """
+    found = []
+    for placed in images:
+        before, after = max(stretch for stretch in moved if stretch[0] <= placed.start)
+        found.append(PlacedImage(after + placed.start - before, placed.image))
+    return found

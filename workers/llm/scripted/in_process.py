@@ -14,14 +14,17 @@ from dataclasses import replace
 from pipeline.blobs import ExpertRows
 from pipeline.engines.errors import ModelError, Overlong, Retryable, Unsupported
 from workers.llm.backend import Caps, GenRequest, GenResult, Span
+from workers.llm.images import PromptImage, ReadImage
 from workers.llm.scripted.call import Call
 from workers.llm.scripted.engine import Engine
 from workers.llm.scripted.experts import made_up_experts
+from workers.llm.scripted.images import check_features, rendered
 from workers.llm.scripted.line import EngineBusyError
 from workers.llm.scripted.options import ServerOptions
 from workers.llm.scripted.policy import Policy
 from workers.llm.scripted.problems import Problem, ProblemBank
 from workers.llm.tokenizer import Tokenizer, load
+from workers.llm.vllm_images import features, parse_render, render_body
 
 Line = str | Sequence[int] | ModelError
 """A turn as text in which markup means markup (its end token is added), a turn as ids, or what goes wrong instead."""
@@ -72,6 +75,9 @@ class InProcessBackend:
     async def generate(self, request: GenRequest, *, timeout_s: float) -> GenResult:
         """The next line, or the policy's turn."""
         self.requests.append(request)
+        if self.options.images or request.images:
+            shown = {"features": features(request.images)} if request.images else {}
+            check_features({"token_ids": [*request.prompt_ids], **shown}, self.options, self.tokenizer)
         room = self.options.max_model_len - len(request.prompt_ids)
         if room < 1:
             raise Overlong(len(request.prompt_ids), self.options.max_model_len)
@@ -124,6 +130,12 @@ class InProcessBackend:
             remedy = f"it has {self.options.routed_experts}, asked for {request.experts}"
             raise Unsupported("in process", "say which experts its tokens were routed to", remedy)
         return made_up_experts([*request.prompt_ids, *output_ids], request.experts, request.experts_from)
+
+    async def read_image(self, image: PromptImage) -> ReadImage:
+        """What the scripted server makes of it."""
+        if not self.options.images:
+            raise Unsupported("in process", "be shown images", "set images in its options")
+        return parse_render(rendered(render_body(image, self.options.model), self.options, self.tokenizer))
 
     async def abort(self, request_id: str) -> None:
         """End a call."""

@@ -55,6 +55,9 @@ class ServerOptions:
     """Guards `/v1` and `/inference` only, as in vLLM; on SGLang's wire all but health and metrics."""
     routed_experts: RoutedExperts | None = None
     """The experts that it makes up (`made_up_experts`), as servers with `--enable-return-routed-experts` send them; None = it has none."""
+    images: bool = False
+    """Whether it takes images, as a vision model behind vLLM's newest wire; its tokenizer then has Qwen's tokens for them
+    (`scripted.images.vocabulary_with_images`)."""
     latency: Latency = field(default_factory=Latency)
     policy: PolicyOptions = field(default_factory=PolicyOptions)
 

@@ -11,6 +11,7 @@ from pipeline.engines.vllm import COMPLETIONS_PREFIX, GENERATE_PREFIX
 from workers.llm.scripted.call import Call, Output
 from workers.llm.scripted.experts import as_npy
 from workers.llm.scripted.http import BadRequestError, Body
+from workers.llm.scripted.images import check_features
 from workers.llm.scripted.options import ServerOptions
 from workers.llm.scripted.reading import read_call
 from workers.llm.tokenizer import Tokenizer
@@ -31,6 +32,7 @@ def read_generate(body: Body, request_id: str, options: ServerOptions, tokenizer
     if not isinstance(sampling, dict):
         raise BadRequestError("sampling_params must be an object", param="body.sampling_params")
     _check(body, sampling)
+    check_features(body, options, tokenizer)
     return read_call(body, body.get("token_ids"), sampling, sampling.get("extra_args"), GENERATE_PREFIX + request_id, options, tokenizer)
 
 

@@ -10,9 +10,11 @@ from pipeline.engines.control import PauseMode
 from workers.llm.scripted.call import Call, Output
 from workers.llm.scripted.faults import Corruption
 from workers.llm.scripted.http import BadRequestError, Body, answer_json, read_object, text_in, texts_in
+from workers.llm.scripted.images import rendered
 from workers.llm.scripted.routes import Handler, Host
 from workers.llm.scripted.vllm_bodies import error_body, read_completions, read_generate, write_completions, write_generate
 from workers.llm.scripted.vllm_faults import corrupt, dictate_logprobs
+from workers.llm.vllm_images import RENDER
 from workers.llm.vllm_wire import COMPLETIONS, GENERATE
 
 PAUSE_MODES: dict[str, PauseMode] = {mode: mode for mode in get_args(PauseMode)}
@@ -32,6 +34,8 @@ class VllmRoutes:
         add("GET", "/version", self._version)
         add("GET", "/metrics", self._metrics)
         add("GET", "/load", self._load)
+        if options.scale_out:
+            add("POST", RENDER, self._render)
         if not options.scale_out:
             add("POST", "/inference/v1/{rest:.*}", self._switched_off)
         elif options.wire != "0.31":
@@ -86,6 +90,9 @@ class VllmRoutes:
         return corrupt(answer, how)
 
     # ---- control
+
+    async def _render(self, request: web.Request) -> web.StreamResponse:
+        return answer_json(rendered(await read_object(request), self._host.options, self._host.tokenizer))
 
     async def _switched_off(self, _: web.Request) -> web.StreamResponse:
         message = "This endpoint needs --enable-scale-out"

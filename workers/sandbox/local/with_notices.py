@@ -57,8 +57,8 @@ class WatchedKernel:
         self.restart = kernel.restart
         self.close = kernel.close
 
-    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES) -> KernelResult:
+    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES, max_images: int = 0) -> KernelResult:
         await self._watch.quiet()
         told = self._watch.notices.told
-        result = await self._kernel.run(code, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
+        result = await self._kernel.run(code, timeout_s=timeout_s, max_output_bytes=max_output_bytes, max_images=max_images)
         return replace(result, notices=self._watch.take_notices(told))

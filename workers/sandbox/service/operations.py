@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_OUTPUT_BYTES = 32 * 1024 * 1024
 """No more output of one command comes back, whatever was asked for; what is dropped is counted in the result, as ever."""
+MAX_IMAGES = 8
+"""Of one cell."""
 MAX_CONTENT_BYTES = MAX_MESSAGE_BYTES - 4096
 
 T = TypeVar("T")
@@ -209,7 +211,10 @@ def shell_close(connection: Connection, message: Message) -> Awaitable[object]:
 
 def kernel_run(connection: Connection, message: Message) -> Awaitable[object]:
     return _kernel(connection, message).run(
-        argument(message, "code", str), timeout_s=argument(message, "timeout_s", float), max_output_bytes=_output_bytes(message)
+        argument(message, "code", str),
+        timeout_s=argument(message, "timeout_s", float),
+        max_output_bytes=_output_bytes(message),
+        max_images=min(argument(message, "max_images", int), MAX_IMAGES) if "max_images" in message else 0,
     )
 
 

@@ -229,8 +229,11 @@ class RemoteKernel:
         self._sandbox = sandbox
         self._name = name
 
-    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES) -> KernelResult:
-        told = await self._sandbox.call("kernel.run", name=self._name, code=code, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
+    async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES, max_images: int = 0) -> KernelResult:
+        asked = {"code": code, "timeout_s": timeout_s, "max_output_bytes": max_output_bytes}
+        if max_images:
+            asked["max_images"] = max_images
+        told = await self._sandbox.call("kernel.run", name=self._name, **asked)
         return codec.from_map(KernelResult, told)
 
     async def interrupt(self) -> None:

@@ -7,11 +7,12 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from workers.llm.backend import Caps, GenRequest, GenResult, Model
+from workers.llm.images import PromptImage, ReadImage, ReadsImages
 from workers.llm.server_check import ServerCheck, ShowsServers
 from workers.stages.concurrency.limiter import JobPlace
 
 
-class PoolModel(Model, ShowsServers, Protocol):
+class PoolModel(Model, ShowsServers, ReadsImages, Protocol):
     """A model that chooses among servers."""
 
 
@@ -43,6 +44,11 @@ class LimitedModel:
         """What the server can do."""
         async with self._place.call(*self._waits):
             return await self._model.probe()
+
+    async def read_image(self, image: PromptImage) -> ReadImage:
+        """What the server makes of an image."""
+        async with self._place.call(*self._waits):
+            return await self._model.read_image(image)
 
     async def generate(self, request: GenRequest, *, timeout_s: float) -> GenResult:
         """One call; the time that it waits for a place is not in its timeout."""

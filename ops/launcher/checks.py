@@ -9,8 +9,11 @@ people run there, and a step that a moment of another process turns red is one t
 all the same, of the test or of the product: mend it. More of them at once are no accident.
 
 The checks before the tests need one core. Beside them all tests are collected once: pytest rewrites the asserts of each file that it
-imports and keeps what it made, and processes that begin together would each make it, for all files. On two cores collecting the step
+imports and keeps what it made, and processes that begin together would each make it, for all files. On two cores collecting
 `tests` takes four processes 67 s of processor time where nothing is kept, and 30 s where all is.
+
+All tests but those of sandboxes are one step, `whole`: each run of pytest collects in every process and ends with one process that others
+wait for. Tests of fleets wait for half of their time, and beside them the others have the cores. Its parts can be asked for by name.
 """
 
 import contextlib
@@ -63,6 +66,8 @@ class Step:
     """Whether it needs the ground of the sandboxes' tests, and runs as the user of these. No other step runs what lies in its folders."""
     is_quick: bool = False
     """Whether `--quick` runs it."""
+    is_part: bool = False
+    """Whether the full run has its tests in a larger step; it is run by name only."""
 
 
 SANDBOX_FOLDERS = (
@@ -83,10 +88,10 @@ STEPS = (
     Step(name="types", module="mypy", is_quick=True),
     Step(name="imports", module="ops.check_imports", is_quick=True),
     Step(
-        name="tests",
+        name="whole",
         module="pytest",
         arguments=("-n", str(PROCESSES), "--dist", "worksteal"),
-        test_folders=("unit", "integration", "contract", "model"),
+        test_folders=("unit", "integration", "contract", "model", "faults", "cases", "e2e"),
     ),
     Step(
         name="sandboxes",
@@ -104,9 +109,16 @@ STEPS = (
         test_folders=("unit", "integration", "contract", "cases"),
         is_quick=True,
     ),
-    Step(name="faults", module="pytest", arguments=("-n", str(COMPANIES), "--dist", "worksteal"), test_folders=("faults",)),
-    Step(name="cases", module="pytest", arguments=("-n", str(PROCESSES), "--dist", "worksteal"), test_folders=("cases",)),
-    Step(name="e2e", module="pytest", arguments=("-n", str(COMPANIES), "--dist", "worksteal"), test_folders=("e2e",)),
+    Step(
+        name="tests",
+        module="pytest",
+        arguments=("-n", str(PROCESSES), "--dist", "worksteal"),
+        test_folders=("unit", "integration", "contract", "model"),
+        is_part=True,
+    ),
+    Step(name="faults", module="pytest", arguments=("-n", str(COMPANIES), "--dist", "worksteal"), test_folders=("faults",), is_part=True),
+    Step(name="cases", module="pytest", arguments=("-n", str(PROCESSES), "--dist", "worksteal"), test_folders=("cases",), is_part=True),
+    Step(name="e2e", module="pytest", arguments=("-n", str(COMPANIES), "--dist", "worksteal"), test_folders=("e2e",), is_part=True),
 )
 
 
@@ -129,7 +141,7 @@ def choose(names: Sequence[str], *, quick: bool) -> list[Step]:
     """The steps asked for by name; without names all that belong to the full or to the quick run."""
     if names:
         return [step for step in STEPS if step.name in names]
-    return [step for step in STEPS if (step.is_quick if quick else step.name != "quick")]
+    return [step for step in STEPS if (step.is_quick if quick else step.name != "quick" and not step.is_part)]
 
 
 def run(environment: Environment, steps: Sequence[Step], legs: Sequence[Leg], ground: Ground, *, quick: bool, strict: bool) -> int:

@@ -16,6 +16,7 @@ from ops.launcher.sandboxes import Ground
 VALKEY = Leg(name="valkey", path=Path("/servers/valkey"), version="9.1.2")
 NO_REDIS7 = Leg(name="redis7", why_missing="no redis-server on this system", how_to_enable="./ops/launch test --system-packages")
 
+TESTS = Path(__file__).resolve().parents[1]
 PASSING = "def test_it_holds():\n    assert True\n"
 FAILING = "def test_it_does_not():\n    assert 1 == 2\n"
 
@@ -51,9 +52,17 @@ def test_the_order_is_that_of_ci_and_quick_is_a_part_of_it() -> None:
     full = [step.name for step in choose([], quick=False)]
     quick = [step.name for step in choose([], quick=True)]
 
-    assert full == ["format", "lint", "types", "imports", "tests", "sandboxes", "faults", "cases", "e2e"]
+    assert full == ["format", "lint", "types", "imports", "whole", "sandboxes"]
     assert quick == ["format", "lint", "types", "imports", "quick"]
     assert [step.name for step in choose(["lint", "e2e"], quick=False)] == ["lint", "e2e"]
+
+
+def test_the_full_run_has_the_tests_of_all_its_parts() -> None:
+    parts = {folder for step in STEPS if step.is_part for folder in step.test_folders}
+    whole = next(step for step in choose([], quick=False) if step.name == "whole")
+    folders = {path.parent.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")}
+
+    assert set(whole.test_folders) == parts == folders
 
 
 def test_all_steps_run_and_their_tests_are_counted(environment: Environment, capfd: pytest.CaptureFixture[str]) -> None:

@@ -197,6 +197,7 @@ class Step:
             overlong: shapes the rewards before the advantages.
             prompts: whether each has its prompt's row (`data`), which is read, too.
             routed_experts: whether each has the experts that its tokens were routed to (`experts_of`), read from the store of blobs.
+            images: whether the model that is trained sees images; without, a step that has some is refused.
             missing: with `skip`, a member whose trajectory cannot be had gives no rollout.
 
         Raises:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer_client.adapters.demands import Several, advantage_of, one_row_each
+from trainer_client.adapters.demands import Several, advantage_of, one_row_each, text_rows
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.rows import Row, rows_of
+from trainer_client.batches.rows import Row
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ def trained_fields(rollouts: Sequence[Rollout]) -> Iterator[dict[str, NDArray[An
     """
     for rollout in rollouts:
         advantage = advantage_of(rollout)
-        for row in rows_of(rollout):
+        for row in text_rows(rollout, "AReaL"):
             if row.loss_mask[1:].any():
                 yield _fields(row, advantage)
 

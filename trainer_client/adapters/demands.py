@@ -1,4 +1,5 @@
-"""What several trainers ask of rollouts: an advantage each; one row a trajectory and n of them a group; routed experts of all or none."""
+"""What several trainers ask of rollouts: an advantage each; one row a trajectory and n of them a group; routed experts of all or none; no
+images, where an adapter has no place for them."""
 
 from __future__ import annotations
 
@@ -41,7 +42,24 @@ def finish_reason(rollout: Rollout) -> str:
     return "stop" if rollout.stop == StopReason.FINISHED.value else rollout.stop
 
 
-def one_row_each(rollouts: Sequence[Rollout], *, n: int, several: Several, trainer: str, otherwise: str) -> list[Row]:
+def text_rows(rollout: Rollout, trainer: str) -> list[Row]:
+    """The rows of a rollout, for trainers that are shown no images from here.
+
+    Raises:
+        InvalidRequest: it has some; without them its tokens are another prompt.
+        BadTrajectory: it must not be trained on.
+    """
+    rows = rows_of(rollout)
+    if any(row.segment.images for row in rows):
+        raise InvalidRequest(
+            f"expected rollouts without images, as the adapter of {trainer} has no place for them, but {rollout.job} has some: take "
+            "step.batch(images=True), or the adapter of SkyRL or of verl's agent loops",
+            field="rollouts",
+        )
+    return rows
+
+
+def one_row_each(rollouts: Sequence[Rollout], *, n: int, several: Several, trainer: str, otherwise: str, images: bool = False) -> list[Row]:
     """The one row of each rollout, for trainers that take the statistics of a group from every n rows.
 
     Args:
@@ -49,6 +67,7 @@ def one_row_each(rollouts: Sequence[Rollout], *, n: int, several: Several, train
         several: what becomes of trajectories of several segments.
         trainer: for the sentence of an error.
         otherwise: how that trainer can be fed with what does not fit here.
+        images: whether the adapter shows them.
 
     Raises:
         InvalidRequest: a trajectory has several segments or no sampled token, or a group is short: n rows of two groups would be
@@ -59,7 +78,7 @@ def one_row_each(rollouts: Sequence[Rollout], *, n: int, several: Several, train
     for group, members in groupby(rollouts, key=lambda rollout: rollout.group):
         size = 0
         for rollout in members:
-            rows = rows_of(rollout)
+            rows = rows_of(rollout) if images else text_rows(rollout, trainer)
             if not rows:
                 raise _refused(trainer, n, f"{rollout.job} has no sampled token", otherwise)
             if len(rows) > 1 and several == "refuse":
@@ -96,4 +115,4 @@ def _refused(trainer: str, n: int, what: str, instead: str) -> InvalidRequest:
     return InvalidRequest(f"{asked}, but {what}: {instead}", field="rollouts")
 
 
-__all__ = ["Several", "advantage_of", "complete_groups", "finish_reason", "have_experts", "one_row_each", "was_cut_off"]
+__all__ = ["Several", "advantage_of", "complete_groups", "finish_reason", "have_experts", "one_row_each", "text_rows", "was_cut_off"]

@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InvalidRequest
-from trainer_client.adapters.demands import advantage_of, have_experts, was_cut_off
+from trainer_client.adapters.demands import advantage_of, have_experts, text_rows, was_cut_off
 from trainer_client.adapters.trl import group_number
 from trainer_client.batches.experts import known_experts
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.rows import Row, all_rows, rows_of
+from trainer_client.batches.rows import Row
 
 if TYPE_CHECKING:
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
@@ -126,7 +126,7 @@ def datum_specs(rollouts: Sequence[Rollout], *, decode: Decode | None = None) ->
             "idx": idx,
             "task_name": row.rollout.task,
         }
-        for idx, row in enumerate(all_rows(rollouts))
+        for idx, row in enumerate(_rows(rollouts))
     ]
 
 
@@ -178,7 +178,7 @@ def train_fields(rollouts: Sequence[Rollout], *, pad_id: int = 0, advantages: bo
     if advantages:
         for rollout in rollouts:
             advantage_of(rollout)
-    rows = list(all_rows(rollouts))
+    rows = list(_rows(rollouts))
     prompts: dict[str, NDArray[Any]] = {}
     for row in rows:
         prompts.setdefault(row.rollout.group, _prompt(row))
@@ -209,6 +209,11 @@ def train_fields(rollouts: Sequence[Rollout], *, pad_id: int = 0, advantages: bo
     return TrainFields(batch=batch, sample_ids=list(_sample_ids(rollouts)), weight_versions=[_oldest(row) for row in rows])
 
 
+def _rows(rollouts: Sequence[Rollout]) -> Iterator[Row]:
+    for rollout in rollouts:
+        yield from text_rows(rollout, "NeMo RL")
+
+
 def _experts(row: Row, tokens: int) -> NDArray[Any]:
     """Shape [tokens, L, K]; -1 where none are known."""
     known = known_experts(row)
@@ -225,7 +230,7 @@ def _runs(row: Row) -> Iterator[tuple[int, int]]:
 
 
 def _only(rollout: Rollout) -> list[Row]:
-    rows = rows_of(rollout)
+    rows = text_rows(rollout, "NeMo RL")
     if len(rows) > 1:
         raise _refused(f"{rollout.job} has {len(rows)} segments")
     return rows
@@ -244,7 +249,7 @@ def _prompt(row: Row) -> NDArray[Any]:
 
 def _sample_ids(rollouts: Sequence[Rollout]) -> Iterator[str]:
     for rollout in rollouts:
-        for at in range(len(rows_of(rollout))):
+        for at in range(len(text_rows(rollout, "NeMo RL"))):
             yield f"{rollout.group}_g{rollout.member}" + (f"_t{at}" if at else "")
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer_client.adapters.demands import Several, advantage_of, one_row_each, was_cut_off
+from trainer_client.adapters.demands import Several, advantage_of, one_row_each, text_rows, was_cut_off
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.rows import Row, rows_of
+from trainer_client.batches.rows import Row
 
 if TYPE_CHECKING:
     from openrlhf.trainer.ppo_utils.experience import Experience
@@ -102,7 +102,7 @@ def trained_fields(rollouts: Sequence[Rollout], *, label: str = "answer") -> Ite
     names = _names(rollouts)
     for rollout in rollouts:
         advantage_of(rollout)
-        for row in rows_of(rollout):
+        for row in text_rows(rollout, "OpenRLHF"):
             if row.loss_mask[1:].any():
                 advantages = row.advantages[None, 1:]
                 yield {**_fields(row, label, names), "advantages": advantages, "returns": advantages.copy()}

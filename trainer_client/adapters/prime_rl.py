@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer_client.adapters.demands import advantage_of
+from trainer_client.adapters.demands import advantage_of, text_rows
 from trainer_client.batches.experts import known_experts
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.rows import Row, rows_of
+from trainer_client.batches.rows import Row
 
 if TYPE_CHECKING:
     from prime_rl.transport.types import TrainingSample
@@ -53,7 +53,7 @@ def sample_fields(rollouts: Sequence[Rollout], *, masked: bool = False) -> Itera
     """
     for rollout in rollouts:
         advantage_of(rollout)
-        for row in rows_of(rollout):
+        for row in text_rows(rollout, "prime-rl"):
             mask = row.loss_mask.astype(bool)
             mask[0] = False
             if masked or mask.any():

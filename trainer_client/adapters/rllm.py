@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.messages import StopReason
+from trainer_client.adapters.demands import text_rows
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.rows import rows_of
 
 if TYPE_CHECKING:
     from rllm.agents.agent import Episode
@@ -82,7 +82,7 @@ def episode_fields(rollouts: Sequence[Rollout]) -> list[dict[str, Any]]:
 
 def _steps(rollout: Rollout) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for row in rows_of(rollout):
+    for row in text_rows(rollout, "rLLM"):
         ids, logprobs, versions = row.token_ids.tolist(), row.logprobs, row.versions
         edges = np.flatnonzero(np.diff(row.loss_mask, prepend=0, append=0)).tolist()
         for start, end in zip(edges[::2], edges[1::2], strict=True):

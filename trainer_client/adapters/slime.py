@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer_client.adapters.demands import Several, advantage_of, have_experts, one_row_each, was_cut_off
+from trainer_client.adapters.demands import Several, advantage_of, have_experts, one_row_each, text_rows, was_cut_off
 from trainer_client.batches.experts import experts_of
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.rows import Row, rows_of
+from trainer_client.batches.rows import Row
 
 if TYPE_CHECKING:
     from slime.utils.types import Sample
@@ -73,7 +73,12 @@ def trained_fields(rollouts: Sequence[Rollout], *, decode: Decode | None = None)
         InvalidRequest: a rollout has no advantage.
         BadTrajectory: one must not be trained on.
     """
-    rows = [(row, advantage_of(rollout)) for rollout in rollouts for row in rows_of(rollout) if row.loss_mask[_prompt_tokens(row) :].any()]
+    rows = [
+        (row, advantage_of(rollout))
+        for rollout in rollouts
+        for row in text_rows(rollout, "slime")
+        if row.loss_mask[_prompt_tokens(row) :].any()
+    ]
     return _groups(rows, decode)
 
 

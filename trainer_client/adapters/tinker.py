@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer_client.adapters.demands import advantage_of
+from trainer_client.adapters.demands import advantage_of, text_rows
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.rows import rows_of
 
 if TYPE_CHECKING:
     import tinker
@@ -49,7 +48,7 @@ def datum_fields(rollouts: Sequence[Rollout], *, mask: bool = False, masked: boo
     """
     for rollout in rollouts:
         advantage_of(rollout)
-        for row in rows_of(rollout):
+        for row in text_rows(rollout, "tinker"):
             if row.n_tokens < 2 or not (masked or row.loss_mask[1:].any()):
                 continue
             inputs = {

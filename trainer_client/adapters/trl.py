@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.errors import InvalidRequest
-from trainer_client.adapters.demands import Several, advantage_of
+from trainer_client.adapters.demands import Several, advantage_of, text_rows
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.rows import Row, rows_of
+from trainer_client.batches.rows import Row
 
 if TYPE_CHECKING:
     from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
@@ -41,7 +41,7 @@ def completions(rollouts: Sequence[Rollout], *, several: Several = "refuse") -> 
     found: dict[str, list[object]] = {name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward", "job")}
     found |= {f"reward_{name}": [] for name in names}
     for rollout in rollouts:
-        rows = rows_of(rollout)
+        rows = text_rows(rollout, "TRL")
         if len(rows) > 1 and several == "refuse":
             raise InvalidRequest(
                 f"expected one segment, as TRL has one row a prompt, but {rollout.job} has {len(rows)}: train it with AsyncGRPOTrainer, "
@@ -93,7 +93,7 @@ def sample_fields(rollouts: Sequence[Rollout], *, versions: Mapping[int, int] | 
         advantage = advantage_of(rollout)
         messages = [{"role": message.role, "content": message.content} for message in rollout.trajectory.messages]
         answered = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-        for row in rows_of(rollout):
+        for row in text_rows(rollout, "TRL"):
             mask = row.loss_mask.astype(np.int64)
             sampled = row.versions[row.versions >= 0]
             oldest = int(sampled.min()) if len(sampled) else 0

@@ -9,39 +9,69 @@ takes the last row of each session, so give it rows (`queue_rows`); for the othe
 Where rollouts were read with routed experts each form has `routed_experts` of int16, a row of zeros for each token that has none: padding,
 the last token of a row, and an observation after its last turn.
 
+Where rows have images, outputs of agent loops have them in `multi_modal_data`, from which verl makes pixels and positions by its processor.
+Its batches and its queue have both already, so `data_fields` and `queue_rows` refuse rows with images.
+
 Legend for array shapes: B rows, P tokens of the longest prompt, R of the longest response, L layers with experts, K experts a token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer_client.adapters.demands import have_experts
+from pipeline.errors import InvalidRequest
+from trainer_client.adapters.demands import have_experts, text_rows
 from trainer_client.batches.experts import experts_of, known_experts
+from trainer_client.batches.images import contents
 from trainer_client.batches.rollout import Rollout
-from trainer_client.batches.rows import BadTrajectory, Row, all_rows, rows_of, turn_ends
+from trainer_client.batches.rows import BadTrajectory, Row, rows_of, turn_ends
 
 if TYPE_CHECKING:
     from verl import DataProto
     from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
 
-def agent_loop_outputs(rollout: Rollout) -> list[AgentLoopOutput]:
+Decode = Callable[[bytes], Any]
+"""An image of its file, as verl's processor takes it: `lambda file: Image.open(io.BytesIO(file))` of PIL."""
+
+
+def agent_loop_outputs(rollout: Rollout, *, decode: Decode | None = None) -> list[AgentLoopOutput]:
     """What the agent loop of one session returns: `output_fields` as verl's own type. Empty where nothing was sampled."""
     from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
-    return [AgentLoopOutput(**{**fields, "metrics": AgentLoopMetrics(**fields["metrics"])}) for fields in output_fields(rollout)]
+    return [
+        AgentLoopOutput(**{**fields, "metrics": AgentLoopMetrics(**fields["metrics"])}) for fields in output_fields(rollout, decode=decode)
+    ]
 
 
-def output_fields(rollout: Rollout) -> list[dict[str, Any]]:
+def output_fields(rollout: Rollout, *, decode: Decode | None = None) -> list[dict[str, Any]]:
     """Fields of an `AgentLoopOutput` a segment, as plain lists; `routed_experts` is an array [T - 1, L, K], for T tokens of prompt and
-    response. Logprobs are 0 where nothing was sampled."""
-    return [_output(row) if row.experts is None else {**_output(row), "routed_experts": _experts(row)} for row in rows_of(rollout)]
+    response. Logprobs are 0 where nothing was sampled.
+
+    Args:
+        decode: makes an image of its file; needed where rows have images. Reading those blocks.
+
+    Raises:
+        InvalidRequest: there are images, and nobody says how they are decoded.
+        BadTrajectory: one must not be trained on.
+        BlobError: an image cannot be had.
+    """
+    found = []
+    for row in rows_of(rollout):
+        output = _output(row)
+        if row.experts is not None:
+            output["routed_experts"] = _experts(row)
+        if row.images:
+            if decode is None:
+                raise InvalidRequest(f"{rollout.job} has images: expected how a file becomes an image: pass decode", field="decode")
+            output["multi_modal_data"] = {"images": [decode(file) for file in contents(row.images)]}
+        found.append(output)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +105,7 @@ def data_fields(rollouts: Sequence[Rollout], *, pad_id: int = 0, advantages: boo
         pad_id: token that fills up.
         advantages: whether the rollouts' own are in it, a row as its trajectory; 0 outside `response_mask`.
     """
-    rows = list(all_rows(rollouts))
+    rows = [row for rollout in rollouts for row in text_rows(rollout, BATCHES)]
     prompts = max((row.prompt_tokens for row in rows), default=0)
     responses = max((row.n_tokens - row.prompt_tokens for row in rows), default=0)
     shape = (len(rows), prompts + responses)
@@ -155,7 +185,7 @@ def queue_rows(rollouts: Sequence[Rollout], *, global_steps: int) -> list[QueueR
     found: list[QueueRow] = []
     for at, rollout in enumerate(rollouts):
         uid = _key(rollout.group)
-        for index, row in enumerate(rows_of(rollout)):
+        for index, row in enumerate(text_rows(rollout, BATCHES)):
             output = _output(row)
             prompt, response = row.prompt_tokens, row.n_tokens - row.prompt_tokens
             ids = row.token_ids.astype(np.int64)
@@ -188,6 +218,7 @@ def queue_rows(rollouts: Sequence[Rollout], *, global_steps: int) -> list[QueueR
     return found
 
 
+BATCHES = "verl's batches and queue"
 EXTRA = ("turn_scores", "tool_rewards", "min_global_steps", "max_global_steps", "extras")
 """Extra fields that every row of verl's has."""
 

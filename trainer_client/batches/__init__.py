@@ -5,12 +5,14 @@ ranks        BodyReader, connect_reader: reads what a manifest names, without a 
 advantages   GRPO, LeaveOneOut, Overlong, Advantage; LossMean: which mean the loss is
 batches      batch_of, Batch: a rank's share of a step; PaddedRows, PackedRows: the arrays of a microbatch; Row; as_tensors
 experts      experts_of: what a row's tokens were routed to, where that was asked for (`routed_experts=True`)
+images       RowImage, contents: what the model saw beside a row's tokens (`images=True`), and the files
 bad          BadTrajectory: one that must not be trained on
 """
 
 from trainer_client.batches.advantages import GRPO, Advantage, LeaveOneOut, Overlong
 from trainer_client.batches.batch import Batch, BatchHow, Microbatch, TokenAdvantages, batch_of
 from trainer_client.batches.experts import experts_of
+from trainer_client.batches.images import RowImage, contents
 from trainer_client.batches.loss_weights import LossMean
 from trainer_client.batches.manifest import Manifest, ManifestGroup, ManifestMember
 from trainer_client.batches.packed import PackedRows
@@ -39,10 +41,12 @@ __all__ = [
     "PaddedRows",
     "Rollout",
     "Row",
+    "RowImage",
     "RowPlace",
     "TokenAdvantages",
     "as_tensors",
     "batch_of",
     "connect_reader",
+    "contents",
     "experts_of",
 ]

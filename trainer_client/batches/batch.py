@@ -52,6 +52,7 @@ class BatchHow(TypedDict, total=False):
     keep_masked: bool
     prompts: bool
     routed_experts: bool
+    images: bool
     missing: Missing
 
 
@@ -123,6 +124,7 @@ async def batch_of(
     keep_masked: bool = False,
     prompts: bool = False,
     routed_experts: bool = False,
+    images: bool = False,
     blobs: BlobStore | None = None,
     missing: Missing = "raise",
 ) -> Batch:
@@ -144,11 +146,13 @@ async def batch_of(
         keep_masked: whether rows without a loss token are kept.
         prompts: whether rollouts have their prompt's row (`data`).
         routed_experts: whether microbatches have `routed_experts` and `experts_mask`, read from `blobs`.
-        blobs: where workers keep them.
+        images: whether the model sees images: their places are in `images` of microbatches and rows, their files are read from `blobs` when
+            asked for.
+        blobs: where workers keep both.
         missing: `raise`, or `skip` what cannot be had or must not be trained on, which is named in `batch.missing`.
 
     Raises:
-        InvalidRequest: an argument does not fit.
+        InvalidRequest: an argument does not fit, or a trajectory has images and nobody asked for them.
         BodyMissing: a trajectory is gone: its step was acked.
         DamagedBody, BadTrajectory: a trajectory cannot be read, breaks what the record promises, or has no routed experts.
         BlobError: those cannot be had.
@@ -170,6 +174,7 @@ async def batch_of(
         advantages=advantages,
         prompts=prompts,
         routed_experts=routed_experts,
+        images=images,
         blobs=blobs,
         missing=missing,
     )

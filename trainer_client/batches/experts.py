@@ -25,8 +25,11 @@ from trainer_client.batches.rows import BadTrajectory, Row
 FIELD = "routed_experts"
 
 
-def needed_store(blobs: BlobStore | None) -> BlobStore:
+def needed_store(blobs: BlobStore | None, field: str) -> BlobStore:
     """The store.
+
+    Args:
+        field: what is asked for.
 
     Raises:
         InvalidRequest: none is set in this process.
@@ -34,7 +37,7 @@ def needed_store(blobs: BlobStore | None) -> BlobStore:
     if blobs is None:
         raise InvalidRequest(
             "expected a folder that this process shares with the workers: set ROLLSTREAM_BLOBS_DIR, or dir in [blobs] of rollstream.toml",
-            field=FIELD,
+            field=field,
         )
     return blobs
 

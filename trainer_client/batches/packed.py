@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.blobs import ExpertRows
 from pipeline.messages import F32
 from trainer_client.batches.experts import ExpertForm, laid_out
+from trainer_client.batches.images import RowImage
 from trainer_client.batches.planes import I64, Bool, planes
 from trainer_client.batches.rows import I32, Row
 
@@ -57,6 +58,11 @@ class PackedRows:
     asked, and on a rank without a row."""
     experts_mask: Bool | None = None
     """bool, shape [T]; false on padding, the last token of a row, and an observation after its last turn."""
+
+    @property
+    def images(self) -> tuple[tuple[RowImage, ...], ...]:
+        """Of each row what the model saw beside its tokens, in order; `start` and `end` count from the row's first token."""
+        return tuple(row.images for row in self.rows)
 
     @property
     def n_tokens(self) -> int:

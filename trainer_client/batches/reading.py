@@ -97,6 +97,7 @@ async def read_rollouts(
     advantages: Sequence[float] | None = None,
     prompts: bool = False,
     routed_experts: bool = False,
+    images: bool = False,
     blobs: BlobStore | None = None,
     missing: Missing = "raise",
 ) -> Found:
@@ -107,6 +108,7 @@ async def read_rollouts(
         advantages: of all entries; None = nobody asked for any.
         prompts: whether to read the prompts, too.
         routed_experts: whether to read those, too, from `blobs`.
+        images: whether the model that is trained sees images, whose files are in `blobs`.
         missing: see the head of the file.
 
     Raises:
@@ -114,9 +116,10 @@ async def read_rollouts(
         DamagedBody, NewerMessage: bytes that are none.
         BadTrajectory: it is not the one that the manifest tells of, or has no routed experts.
         BlobError: those cannot be had.
-        InvalidRequest: there is no store to read them from.
+        InvalidRequest: there is no store to read them from, or a trajectory has images and nobody asked for those.
     """
-    store = needed_store(blobs) if routed_experts else None
+    store = needed_store(blobs, "routed_experts") if routed_experts else None
+    pictures = needed_store(blobs, "images") if images else None
     entries = manifest.entries
     wanted = [place for place in (range(len(entries)) if places is None else places) if entries[place][1].attempt]
     groups = list({entries[place][0].id: entries[place][0] for place in wanted}.values()) if prompts else []
@@ -130,8 +133,14 @@ async def read_rollouts(
         try:
             trajectory = _decoded(manifest, entries[place], raw)
             _check(group.job(member), member, trajectory)
+            if not images and any(segment.images for segment in trajectory.segments):
+                raise InvalidRequest(
+                    f"{group.job(member)} has images, without which its tokens are another prompt: say images=True, and show them to the "
+                    "model that is trained (row.images)",
+                    field="images",
+                )
             rollout = _rollout(
-                manifest, entries[place], trajectory, None if advantages is None else advantages[place], data.get(group.id, {})
+                manifest, entries[place], trajectory, None if advantages is None else advantages[place], data.get(group.id, {}), pictures
             )
             rollouts[place] = rollout if store is None else await with_experts(rollout, store)
         except (BodyMissing, DamagedBody, NewerMessage, BadTrajectory, BlobError) as error:
@@ -150,6 +159,7 @@ class RolloutsHow(TypedDict, total=False):
     overlong: Overlong | None
     prompts: bool
     routed_experts: bool
+    images: bool
     missing: Missing
 
 
@@ -162,6 +172,7 @@ async def take_rollouts(
     overlong: Overlong | None = None,
     prompts: bool = False,
     routed_experts: bool = False,
+    images: bool = False,
     blobs: BlobStore | None = None,
     missing: Missing = "raise",
 ) -> list[Rollout]:
@@ -179,6 +190,7 @@ async def take_rollouts(
         advantages=advantages,
         prompts=prompts,
         routed_experts=routed_experts,
+        images=images,
         blobs=blobs,
         missing=missing,
     )
@@ -190,7 +202,9 @@ def _shared_sizes(manifest: Manifest) -> list[int]:
     return [max(1, sum(member.tokens)) if member.attempt else 0 for _, member in manifest.entries]
 
 
-def _rollout(manifest: Manifest, entry: Entry, trajectory: Trajectory, advantage: float | None, data: Json) -> Rollout:
+def _rollout(
+    manifest: Manifest, entry: Entry, trajectory: Trajectory, advantage: float | None, data: Json, blobs: BlobStore | None
+) -> Rollout:
     group, member = entry
     return Rollout(
         job=group.job(member),
@@ -212,6 +226,7 @@ def _rollout(manifest: Manifest, entry: Entry, trajectory: Trajectory, advantage
         seconds=member.seconds,
         trajectory=trajectory if member.loss is Loss.TRAIN else without_loss(trajectory),
         data=data,
+        blobs=blobs,
     )
 
 

@@ -1,6 +1,7 @@
 """One member of a trained group as plain values: what rows, batches and adapters are made of.
 
-It holds no connection: whoever has it can keep it, send it to another process, or make one for a test.
+It holds no connection: whoever has it can keep it, send it to another process, or make one for a test. Of images it has the place of their
+files, which are there until the ack.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
-from pipeline.blobs import ExpertRows
+from pipeline.blobs import BlobStore, ExpertRows
 from pipeline.messages import Json, Outcome, Trajectory
 from pipeline.supervisor.loss_policy import Loss
 
@@ -50,6 +51,8 @@ class Rollout:
     experts: tuple[ExpertRows | None, ...] = ()
     """Experts that tokens were routed to, of each segment, None where nothing was sampled; empty where nobody asked for them. See
     `experts_of`."""
+    blobs: BlobStore | None = field(default=None, repr=False, compare=False)
+    """Where the files of its images lie; None where nobody asked for them."""
     data: Json = field(default_factory=dict)
     """The prompt's row as it was fed; empty where it was not asked for."""
 

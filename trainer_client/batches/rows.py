@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.blobs import ExpertRows
-from pipeline.errors import RollstreamError
 from pipeline.messages import F32, U8, U32, Segment, Trajectory
+from trainer_client.batches.bad_trajectory import BadTrajectory
+from trainer_client.batches.images import RowImage, check_images, images_in
 from trainer_client.batches.rollout import Rollout
 
 I32 = NDArray[np.int32]
@@ -24,16 +25,6 @@ MAX_LOGPROB = 1e-3
 """A logprob is at most 0; engines round."""
 NO_VERSION = -1
 """On tokens that nobody sampled, or that a version without a number did."""
-
-
-class BadTrajectory(RollstreamError):
-    """A trajectory that must not be trained on: it breaks what the record promises."""
-
-    def __init__(self, job: str, problem: str) -> None:
-        super().__init__(
-            f"trajectory of {job}: {problem}; leave its group out of this step, and look at it with `rollstream trajectory check`"
-        )
-        self.job = job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +71,11 @@ class Row:
         """uint8 or uint16, shape [N, layers, top_k]: experts of the first N tokens, N below T; None where rollouts were read without. The
         last token never has any; `experts_of` gives T - 1 rows."""
         return self.rollout.experts[self.number] if self.rollout.experts else None
+
+    @property
+    def images(self) -> tuple[RowImage, ...]:
+        """What the model saw beside the tokens, in order; their files are read when asked for."""
+        return images_in(self.rollout, self.segment) if self.segment.images else ()
 
     @property
     def logprobs(self) -> F32:
@@ -150,7 +146,7 @@ def rows_of(rollout: Rollout, *, advantage: float | Sequence[F32] | None = None,
 
     Raises:
         BadTrajectory: a sampled token has a logprob that is no logarithm of a probability, a token that nobody sampled has a loss, masks
-            are other than 0 and 1, or arrays differ in length.
+            are other than 0 and 1, arrays differ in length, or an image stands where none can.
     """
     segments = rollout.trajectory.segments
     if advantage is None:
@@ -224,6 +220,8 @@ def _check(job: str, number: int, segment: Segment) -> None:
         bad = np.flatnonzero(~((sampled <= MAX_LOGPROB) & (sampled > -np.inf)))[0]
         at = int(np.flatnonzero(segment.sampled_mask)[bad])
         raise BadTrajectory(job, f"token {at} of segment {number} was sampled with a logprob of {float(sampled[bad])}")
+    if segment.images:
+        check_images(job, number, segment)
 
 
 def _stretches(mask_T: U8) -> tuple[tuple[int, int], ...]:

@@ -49,7 +49,7 @@ COMPANIES = min(4, _CORES + 1)
 time in 440 s of tests."""
 
 
-LOOKED_AT_AGAIN = 3
+LOOKED_AT_AGAIN = 5
 """Failed tests of a step that are run again."""
 
 

@@ -138,11 +138,11 @@ def test_it_fails_every_other_time():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", [EVERY_OTHER_TIME, "".join(FAILING.replace("it_", f"{n}_") for n in range(4))], ids=["again", "four"])
+@pytest.mark.parametrize("text", [EVERY_OTHER_TIME, "".join(FAILING.replace("it_", f"{n}_") for n in range(6))], ids=["again", "six"])
 def test_what_fails_again_or_with_many_others_fails_its_step(
     environment: Environment, capfd: pytest.CaptureFixture[str], text: str
 ) -> None:
-    """Every other time: the second of the two looks fails. Four at once: nobody looks again."""
+    """Every other time: the second of the two looks fails. Six at once: nobody looks again."""
     add_test(environment, "unit", text)
 
     assert checks.run(environment, steps("tests"), [VALKEY], bare(environment), quick=False, strict=False) == 1

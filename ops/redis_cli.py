@@ -4,7 +4,8 @@
     rollstream redis cli XRANGE '{rs:0}:s:run' - +    one command
     rollstream redis cli < commands.txt               a command a line
 
-It connects to `ROLLSTREAM_REDIS_URL`, or to the embedded server, which stays for as long as the prompt does. Where a `redis-cli` or
+It connects to `ROLLSTREAM_REDIS_URL` (behind Sentinels to the master they name now, of a Cluster to the node of shard 0), or to the
+embedded server, which stays for as long as the prompt does. Where a `redis-cli` or
 `valkey-cli` program is installed it is used instead, unless `--own` or `--json` says otherwise; its password goes through its environment.
 """
 
@@ -22,7 +23,7 @@ from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol, cast
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit
 
 import redis
 
@@ -31,6 +32,9 @@ from ops.redis_words import UnbalancedQuotes, split_words
 from pipeline.embedded import RedisAddress, open_redis
 from pipeline.errors import InvalidRequest, RollstreamError
 from pipeline.folders import Folders, make_folder
+from pipeline.redis_address import SetUp, parse_redis_url
+from pipeline.redis_client import broker_error, server_now
+from pipeline.settings import ENVIRONMENT_PREFIX, QueueSettings
 
 USAGE = """\
 rollstream redis cli [options] [command [argument ...]]
@@ -50,6 +54,10 @@ _STREAMING = frozenset({b"monitor", b"subscribe", b"psubscribe", b"ssubscribe"})
 _SECRET = ("auth", "acl setuser", "config set", "hello", "migrate")
 """How lines begin that may hold a password; they are kept out of the history."""
 _HISTORY_LENGTH = 2_000
+_ADDRESS = ("redis_url", "redis_user", "redis_password_file", "redis_ca_file", "redis_cert_file", "redis_key_file", "namespace")
+"""Settings that say where Redis is."""
+_TLS_OPTIONS = {"ssl_ca_certs": "--cacert", "ssl_certfile": "--cert", "ssl_keyfile": "--key"}
+"""Of an installed client, by what redis-py calls them."""
 
 
 class Shape(StrEnum):
@@ -231,19 +239,48 @@ def cli(argv: list[str], *, environ: Mapping[str, str] | None = None) -> int:
     try:
         options = _own_options(argv, has_installed=program is not None)
         if program is not None and options is None:
-            with open_redis(create=False, environ=environ) as address:
+            with _one_server(environ) as address:
                 return _run_installed(program, address, argv)
         assert options is not None, "without an installed client ours runs"
         if options.show_help:
             print(USAGE, end="")
             return 0
-        with open_redis(create=False, environ=environ) as address:
+        with _one_server(environ) as address:
             prompt = Prompt(address, options, options.shape or (Shape.READABLE if sys.stdout.isatty() else Shape.RAW))
             with contextlib.closing(prompt):
                 return _run_own(prompt, options, environ)
     except RollstreamError as error:
         print(f"rollstream redis cli: {error}", file=sys.stderr)
         return 1
+
+
+@contextlib.contextmanager
+def _one_server(environ: Mapping[str, str] | None) -> Iterator[RedisAddress]:
+    """The server to talk to. Files of TLS stand in its URL, as redis-py reads them."""
+    env = os.environ if environ is None else environ
+    named = {name: env[ENVIRONMENT_PREFIX + name.upper()] for name in _ADDRESS if env.get(ENVIRONMENT_PREFIX + name.upper())}
+    try:
+        settings = QueueSettings.model_validate(named)
+        servers = parse_redis_url(settings.redis_url) if settings.redis_url else None
+    except ValueError:  # said better by who reads the address of one server
+        servers = None
+    if servers is None or (servers.set_up is SetUp.SINGLE and settings.redis_ca_file is None):
+        with open_redis(create=False, environ=environ) as address:
+            yield address
+        return
+    secret = settings.password
+    try:
+        host, port = server_now(settings)
+    except (redis.RedisError, OSError) as error:
+        raise broker_error(error) from error
+    files = {"ssl_ca_certs": settings.redis_ca_file, "ssl_certfile": settings.redis_cert_file, "ssl_keyfile": settings.redis_key_file}
+    query = urlencode({name: str(file) for name, file in files.items() if file is not None})
+    user = quote(servers.user or settings.redis_user, safe="")
+    place = f"{user}@{host}:{port}" if user else f"{host}:{port}"
+    yield RedisAddress(
+        url=f"{'rediss' if servers.tls else 'redis'}://{place}/{servers.db}?{query}",
+        password=servers.password or (secret.get_secret_value() if secret else None),
+    )
 
 
 def _own_options(argv: list[str], *, has_installed: bool) -> Options | None:
@@ -340,6 +377,7 @@ def _run_installed(program: str, address: RedisAddress, argv: list[str]) -> int:
         where = ["-s", unquote(parts.path)]
     else:
         where = ["-h", parts.hostname or "127.0.0.1", "-p", str(parts.port or 6379), *(["--tls"] if parts.scheme == "rediss" else [])]
+    where += [word for name, value in parse_qsl(parts.query) if name in _TLS_OPTIONS for word in (_TLS_OPTIONS[name], value)]
     user = ["--user", unquote(parts.username)] if parts.username else []
     secret = {} if address.password is None else {"REDISCLI_AUTH": address.password, "VALKEYCLI_AUTH": address.password}
     command = [program, *where, *user, "-n", str(_database(address)), *argv]

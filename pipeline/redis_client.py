@@ -7,6 +7,9 @@ reply was lost. So:
   - blocking reads: a client of their own with one connection and a socket timeout above the block time; errors go to the loop that reads;
   - leases: a synchronous client, used from a thread, so that a busy event loop cannot starve them.
 
+Each comes in three forms, by `redis_url`: for one server, for the master that Sentinels name, for a Cluster. What a failover looks like to
+each is in docs/adr/0029-redis-beyond-one-box.md.
+
 RESP2 is spoken everywhere: one shape of reply on every server.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import redis
@@ -25,7 +29,18 @@ from redis.credentials import CredentialProvider
 from redis.retry import Retry
 
 from pipeline.errors import BrokerMisused, BrokerUnreachable, InvalidRequest
+from pipeline.keys import Keys
+from pipeline.redis_address import Node, RedisServers, SetUp, parse_redis_url
+from pipeline.redis_cluster import ClusterRedis, ThreadClusterRedis
+from pipeline.redis_confirmed import ConfirmedLink
 from pipeline.redis_links import LinkedRedis, LinkPool
+from pipeline.redis_sentinel import (
+    MasterConnection,
+    MasterSSLConnection,
+    Sentinels,
+    ThreadMasterConnection,
+    ThreadMasterSSLConnection,
+)
 from pipeline.settings import QueueSettings
 
 COMMAND_TIMEOUT_S = 5.0
@@ -42,7 +57,18 @@ AsyncClient = redis.asyncio.Redis
 SyncClient = redis.Redis
 
 MISUSE_WORDS = ("WRONGTYPE", "WRONGPASS", "NOPERM", "NOAUTH", "ACL failure in script", "The user executing the script")
-OUTAGE_WORDS = ("LOADING", "MISCONF", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "BUSY ", "TRYAGAIN")
+OUTAGE_WORDS = (
+    *("LOADING", "MISCONF", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "BUSY ", "TRYAGAIN"),
+    "instance state changed",  # UNBLOCKED: a blocking read when its server becomes a replica
+    "non local key",  # of a script, when its slot moves in one step
+)
+OUTAGES = (
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.AskError,
+)
+"""The same where redis-py has taken the first word off the text. MASTERDOWN is a ClusterDownError, MOVED an AskError."""
 
 
 class _FilePassword(CredentialProvider):
@@ -69,45 +95,108 @@ def _options(settings: QueueSettings) -> dict[str, Any]:
         "decode_responses": False,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
         "driver_info": DRIVER,
+        **_tls(settings),
     }
     if settings.redis_password_file is not None:
         options["credential_provider"] = _FilePassword(settings)
     return options
 
 
+def _tls(settings: QueueSettings) -> dict[str, str]:
+    files = {"ssl_ca_certs": settings.redis_ca_file, "ssl_certfile": settings.redis_cert_file, "ssl_keyfile": settings.redis_key_file}
+    return {name: str(file) for name, file in files.items() if file is not None}
+
+
+def _credentials(settings: QueueSettings, servers: RedisServers) -> dict[str, Any]:
+    """Of Sentinels and Clusters, whose URLs redis-py does not read."""
+    if settings.redis_password_file is not None:
+        return {"credential_provider": _FilePassword(settings)}
+    return {"username": servers.user or None, "password": servers.password or None} if servers.user or servers.password else {}
+
+
+def _async_client(settings: QueueSettings, *, as_sent: bool = False, **options: Any) -> LinkedRedis | ClusterRedis:
+    """The client for how the servers stand together.
+
+    Args:
+        as_sent: replies are not parsed by command.
+        options: of its pools.
+    """
+
+    def over(pool: LinkPool) -> LinkedRedis:
+        client = LinkedRedis.from_link_pool(pool)
+        if as_sent:
+            client.response_callbacks.clear()
+        return client
+
+    known = {**_options(settings), "timeout": POOL_TIMEOUT_S, "retry": AsyncRetry(NoBackoff(), 0), **options}
+    servers = parse_redis_url(settings.redis_url)
+    if servers.set_up is SetUp.SINGLE:
+        return over(LinkPool.from_url(settings.redis_url, **known))
+    credentials = _credentials(settings, servers)
+    if servers.set_up is SetUp.SENTINEL:
+        return over(
+            LinkPool(
+                connection_class=MasterSSLConnection if servers.tls else MasterConnection,
+                sentinels=Sentinels(servers.nodes, servers.master, _tls(settings), credentials),
+                db=servers.db,
+                **{**known, **credentials},
+            )
+        )
+    connection_class = redis.asyncio.SSLConnection if servers.tls else redis.asyncio.Connection
+
+    def of_node(node: Node) -> LinkedRedis:
+        return over(LinkPool(connection_class=connection_class, host=node[0], port=node[1], **{**known, **credentials}))
+
+    return ClusterRedis(servers.nodes, of_node, home=Keys.of_shard(settings.namespace, 0).meta)
+
+
 def command_client(settings: QueueSettings) -> AsyncClient:
-    """A client for scripts and short commands. Tasks beyond its connections wait for one; an error at once would look like an outage."""
-    pool = LinkPool.from_url(
-        settings.redis_url,
-        **_options(settings),
-        socket_timeout=COMMAND_TIMEOUT_S,
-        max_connections=MAX_CONNECTIONS,
-        timeout=POOL_TIMEOUT_S,
-        retry=AsyncRetry(NoBackoff(), 0),
-    )
-    return LinkedRedis.from_link_pool(pool)
+    """A client for scripts and short commands. Tasks beyond its connections wait for one; an error at once would look like an outage.
+
+    Scripts wait for `wait_replicas` (`redis_confirmed.py`).
+    """
+    confirmed: dict[str, Any] = {"make_link": partial(ConfirmedLink, replicas=settings.wait_replicas)} if settings.wait_replicas else {}
+    return _async_client(settings, socket_timeout=COMMAND_TIMEOUT_S, max_connections=MAX_CONNECTIONS, **confirmed)
 
 
 def reader_client(settings: QueueSettings, *, block_s: float) -> AsyncClient:
     """A client for one loop that reads with BLOCK up to `block_s` seconds. Replies come as the server sends them, lists of bytes."""
-    pool = LinkPool.from_url(
-        settings.redis_url,
-        **_options(settings),
-        socket_timeout=block_s + READ_MARGIN_S,
-        max_connections=1,
-        timeout=POOL_TIMEOUT_S,
-        retry=AsyncRetry(NoBackoff(), 0),
-    )
-    client = LinkedRedis.from_link_pool(pool)
-    client.response_callbacks.clear()
-    return client
+    return _async_client(settings, as_sent=True, socket_timeout=block_s + READ_MARGIN_S, max_connections=1)
 
 
 def thread_client(settings: QueueSettings) -> SyncClient:
     """A synchronous client for one thread."""
-    return redis.Redis.from_url(
-        settings.redis_url, **_options(settings), socket_timeout=COMMAND_TIMEOUT_S, max_connections=1, retry=Retry(NoBackoff(), 0)
-    )
+    known = {**_options(settings), "socket_timeout": COMMAND_TIMEOUT_S, "max_connections": 1, "retry": Retry(NoBackoff(), 0)}
+    servers = parse_redis_url(settings.redis_url)
+    if servers.set_up is SetUp.SINGLE:
+        return redis.Redis.from_url(settings.redis_url, **known)
+    credentials = _credentials(settings, servers)
+    if servers.set_up is SetUp.SENTINEL:
+        connection_class = ThreadMasterSSLConnection if servers.tls else ThreadMasterConnection
+        sentinels = Sentinels(servers.nodes, servers.master, _tls(settings), credentials)
+        pool = redis.ConnectionPool(connection_class=connection_class, sentinels=sentinels, db=servers.db, **{**known, **credentials})
+        return redis.Redis.from_pool(pool)
+
+    def of_node(node: Node) -> SyncClient:
+        connection_class = redis.SSLConnection if servers.tls else redis.Connection
+        return redis.Redis.from_pool(
+            redis.ConnectionPool(connection_class=connection_class, host=node[0], port=node[1], **{**known, **credentials})
+        )
+
+    return ThreadClusterRedis(servers.nodes, of_node, home=Keys.of_shard(settings.namespace, 0).meta)
+
+
+def server_now(settings: QueueSettings) -> Node:
+    """Host and port of the server that commands about no key go to now: the master that Sentinels name, the node of shard 0 of a Cluster.
+
+    Raises:
+        redis.RedisError, OSError: nobody tells.
+    """
+    with thread_client(settings) as client:
+        if isinstance(client, ThreadClusterRedis):
+            return client.home()
+        connection: Any = cast(Any, client.connection_pool).get_connection()
+        return connection.host, connection.port
 
 
 async def ask(client: AsyncClient, *words: str | int | float | bytes, **options: bool) -> Any:
@@ -162,7 +251,7 @@ def broker_error(error: redis.RedisError | OSError) -> BrokerUnreachable | Broke
             return BrokerMisused(f"this user may not do that ({text}): connect as one that may")  # the text has lost its NOPERM
         if any(word in text for word in MISUSE_WORDS):
             return BrokerMisused(text)
-        if any(word in text for word in OUTAGE_WORDS):
+        if isinstance(error, OUTAGES) or any(word in text for word in OUTAGE_WORDS):
             return BrokerUnreachable(text)
         return error
     if isinstance(error, redis.AuthenticationError):

@@ -8,11 +8,14 @@ Invariants:
   1. A connection has at most one command under way, so a reply belongs to the command before it. Whatever breaks that order (a caller that
      was cancelled, a timeout, bytes that are no reply) ends the connection.
   2. A connection is in use or idle; one that is lost is neither. What was cancelled while it waited or asked leaves its room to others.
+  3. When a server did not answer in time, or is no master any more, the idle connections end with the one that found out: each would cost
+     another caller as much, and a new one may lead to another server (docs/adr/0029-redis-beyond-one-box.md).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Self, cast
 
 import hiredis
@@ -23,6 +26,8 @@ from redis.asyncio.connection import DefaultParser
 _INCOMPLETE = object()
 _OWN_WAYS = ("EMPTY_RESPONSE", "NEVER_DECODE")
 """Options by which redis-py treats a reply in a way of its own."""
+_NOT_HERE = (redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
+"""What a server says that is no master any more: the next connection may lead to one."""
 
 
 class Link(asyncio.Protocol):
@@ -35,6 +40,8 @@ class Link(asyncio.Protocol):
 
     def __init__(self, session: redis.asyncio.Connection, timeout_s: float) -> None:
         self.is_lost = False
+        self.is_elsewhere = False
+        """Whether it was lost in a way that speaks against the server, not against this connection."""
         self._session = session
         # Any, and a name of its own: redis-py shows nobody the transport of a connection that it made
         self._transport: asyncio.Transport = cast(Any, session)._writer.transport
@@ -93,6 +100,9 @@ class Link(asyncio.Protocol):
             self._lose(redis.exceptions.InvalidResponse("more replies than commands"))
         elif isinstance(reply, Exception):
             waits.set_exception(reply)
+            if isinstance(reply, _NOT_HERE):
+                self.is_elsewhere = True
+                self._lose(reply)
         else:
             waits.set_result(reply)
 
@@ -100,6 +110,7 @@ class Link(asyncio.Protocol):
         self._lose(redis.ConnectionError(f"the server closed the connection: {exc or 'end of stream'}"))
 
     def _run_out(self) -> None:
+        self.is_elsewhere = True
         self._lose(redis.TimeoutError(f"no reply within {self._timeout_s:g} s"))
 
     def _lose(self, error: redis.RedisError) -> None:
@@ -116,10 +127,13 @@ class LinkPool(redis.asyncio.BlockingConnectionPool):
         max_connections: so many of each kind; who comes after them waits for one.
         timeout: for so long, in seconds.
         socket_timeout: seconds to wait for a reply.
+        make_link: makes a connection of ours from one of redis-py's and `socket_timeout`.
     """
 
-    def __init__(self, **options: Any) -> None:  # Any: redis-py takes its options by name, each of another type
+    def __init__(self, *, make_link: Callable[[redis.asyncio.Connection, float], Link] = Link, **options: Any) -> None:
+        # Any: redis-py takes its options by name, each of another type
         super().__init__(**options)
+        self._make_link = make_link
         self._timeout_s = float(options["socket_timeout"])
         self._links: set[Link] = set()
         self._idle: list[Link] = []
@@ -142,6 +156,8 @@ class LinkPool(redis.asyncio.BlockingConnectionPool):
             finally:
                 if link.is_lost:
                     await self._close(link)
+                    if link.is_elsewhere:
+                        await self._close_idle()
                 else:
                     self._idle.append(link)
         finally:
@@ -174,9 +190,13 @@ class LinkPool(redis.asyncio.BlockingConnectionPool):
         except BaseException:
             await session.disconnect(nowait=True)
             raise
-        link = Link(session, self._timeout_s)
+        link = self._make_link(session, self._timeout_s)
         self._links.add(link)
         return link
+
+    async def _close_idle(self) -> None:
+        while self._idle:
+            await self._close(self._idle.pop())
 
     async def _close(self, link: Link) -> None:
         self._links.discard(link)

@@ -9,14 +9,15 @@ import os
 import tomllib
 from pathlib import Path
 from typing import ClassVar, Self
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from pipeline.errors import InvalidRequest
+from pipeline.redis_address import parse_redis_url
 
 ENVIRONMENT_PREFIX = "ROLLSTREAM_"
 ADDRESSES = ("redis://", "rediss://", "unix://")
+"""Of one server."""
 DAY_S = 86_400.0
 MAX_UNREAD = 200_000
 
@@ -62,10 +63,18 @@ class QueueSettings(TableSettings):
     variables = ENVIRONMENT_PREFIX
 
     redis_url: str = ""
-    """`unix://`, `redis://` or `rediss://`; empty = the embedded server of this machine."""
+    """`unix://`, `redis://`, `redis+sentinel://` or `redis+cluster://` (`rediss` with TLS); empty = the embedded server of this machine."""
     redis_password_file: Path | None = None
     """File with the password; read again at each new connection."""
     redis_user: str = ""
+    redis_ca_file: Path | None = None
+    """Certificates that servers must be signed by (`rediss`); default: those that this machine trusts."""
+    redis_cert_file: Path | None = None
+    """Our certificate, for servers that ask for one."""
+    redis_key_file: Path | None = None
+    """Its key."""
+    wait_replicas: int = Field(default=0, ge=0, le=10)
+    """A script is answered only when so many replicas have what it wrote."""
     namespace: str = Field(default="rs", pattern=r"^[a-z][a-z0-9]{0,15}$")
     shards: int = Field(default=1, ge=1, le=64)
     lease_s: float = Field(default=30.0, gt=0.2, le=86_400)
@@ -87,14 +96,21 @@ class QueueSettings(TableSettings):
     @classmethod
     def _is_address(cls, url: str) -> str:
         """What came is not repeated: there may be a password in it."""
-        wanted = "expected redis://host:port/0, rediss://host:port/0 or unix:///path, or nothing for the embedded server"
-        if url and not url.startswith(ADDRESSES):
-            raise ValueError(wanted)
-        try:
-            _ = urlsplit(url).port
-        except ValueError:
-            raise ValueError(f"{wanted}; the port is no number") from None
+        if url:
+            parse_redis_url(url)
         return url
+
+    @model_validator(mode="after")
+    def _fits_its_address(self) -> Self:
+        servers = parse_redis_url(self.redis_url) if self.redis_url else None
+        if servers and self.redis_password_file is not None and (servers.user or servers.password):
+            raise ValueError("redis_url holds a user or a password, and redis_password_file is set too: name the user in redis_user")
+        files = (self.redis_ca_file, self.redis_cert_file, self.redis_key_file)
+        if servers and any(files) and not servers.tls:
+            raise ValueError("redis_ca_file, redis_cert_file and redis_key_file are for TLS: redis_url must begin with rediss")
+        if (self.redis_cert_file is None) != (self.redis_key_file is None):
+            raise ValueError("redis_cert_file and redis_key_file go together")
+        return self
 
     @property
     def run_keys_ttl_s(self) -> float:

@@ -1,7 +1,7 @@
 """Loads the Lua scripts and calls them.
 
 Every script is idempotent (its header says by what), so a call whose reply was lost is simply made again; this is the only place that
-does so. A restarted server has forgotten its scripts: NOSCRIPT loads and calls again.
+does so. A restarted or promoted server does not know our scripts: after NOSCRIPT the call is made with the text.
 """
 
 from __future__ import annotations
@@ -77,8 +77,7 @@ class ScriptRunner:
         try:
             return cast(list[object], await execute(self.client, "EVALSHA", sha(name), 1, self.keys.meta, *args))
         except redis.exceptions.NoScriptError:
-            await execute(self.client, "SCRIPT", "LOAD", source(name))
-            return cast(list[object], await execute(self.client, "EVALSHA", sha(name), 1, self.keys.meta, *args))
+            return cast(list[object], await execute(self.client, "EVAL", source(name), 1, self.keys.meta, *args))
 
 
 class ThreadScriptRunner:

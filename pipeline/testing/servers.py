@@ -122,6 +122,11 @@ class PrivateServer:
         """Of the running server."""
         return self._running().pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and neither killed nor stopped."""
+        return self._process is not None
+
     def __enter__(self) -> Self:
         self.start()
         return self

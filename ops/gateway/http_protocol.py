@@ -34,7 +34,13 @@ class HttpProtocol(web.RequestHandler):
 
     def __init__(self, server: web.Server, *, loop: asyncio.AbstractEventLoop, idle_s: float, linger_s: float, logger: Logger) -> None:
         super().__init__(
-            server, loop=loop, keepalive_timeout=idle_s, lingering_time=linger_s, logger=logger, access_log=None, auto_decompress=False
+            server,
+            loop=loop,
+            keepalive_timeout=idle_s,
+            lingering_time=linger_s,
+            logger=logger,
+            access_log=None,  # type: ignore[arg-type]  # none is kept: what aiohttp's own runner passes for that
+            auto_decompress=False,
         )
         self._is_refused = False
 

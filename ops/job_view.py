@@ -11,7 +11,7 @@ from rich.text import Text
 from ops.job_story import JobStory
 from ops.sandbox_view import use_lines
 from ops.trajectory_text import conversation, first_tokens, token_strip
-from ops.trajectory_view import blob_lines
+from ops.trajectory_view import blob_lines, image_lines
 from ops.visible_text import visible, visible_line
 from pipeline.messages import Trajectory
 from workers.llm.tokenizer import load
@@ -69,6 +69,8 @@ def render_trajectory(console: Console, trajectory: Trajectory, *, longest: int)
     console.print(f"[bold]stopped[/bold] {trajectory.stop.value} after {len(trajectory.turns)} turns")
     for line in blob_lines(trajectory):
         console.print(Text(f"kept beside it: {line}"), overflow="fold")
+    for line in image_lines(trajectory):
+        console.print(Text(f"image: {line}"), overflow="fold")
     for row in token_strip(trajectory):
         console.print(Text(row))
     tokens = first_tokens(trajectory, load().decode, TOKENS_SHOWN)

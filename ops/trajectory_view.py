@@ -63,6 +63,8 @@ def render(
             painter.part(part, trajectory.segments[part.segment].began, trajectory.segments[part.segment].parent)
     for line in blob_lines(trajectory):
         _line(console, "kept beside it", "bold", line)
+    for line in image_lines(trajectory):
+        _line(console, "image", "bold", line)
     stopped = f"stopped: {trajectory.stop.value} after {len(trajectory.turns)} turns"
     console.print(Text(stopped if record.ended else "it runs; these are its finished turns", "bold"))
 
@@ -76,9 +78,26 @@ def blob_lines(trajectory: Trajectory) -> list[str]:
     ]
 
 
+def image_lines(trajectory: Trajectory) -> list[str]:
+    """What images segments name, a line each."""
+    return [
+        visible_line(
+            f"segment {number}, tokens {image.start:,} to {image.end:,}: {image.media_type} {image.width:,} x {image.height:,}, "
+            f"{image.blob.n_bytes:,} bytes, sha256 {image.blob.digest}, {image.blob.uri}"
+        )
+        for number, segment in enumerate(trajectory.segments)
+        for image in segment.images
+    ]
+
+
 def blobs_of(trajectory: Trajectory) -> list[tuple[int, dict[str, object]]]:
-    """The same as plain values, each with its segment."""
+    """The blobs as plain values, each with its segment."""
     return [(number, asdict(blob)) for number, segment in enumerate(trajectory.segments) for blob in segment.blobs]
+
+
+def image_maps(trajectory: Trajectory) -> list[dict[str, object]]:
+    """The images as plain values."""
+    return [{"segment": number, **asdict(image)} for number, segment in enumerate(trajectory.segments) for image in segment.images]
 
 
 class Painter:

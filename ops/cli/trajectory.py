@@ -97,7 +97,7 @@ def show(
 ) -> None:
     """A trajectory token by token: context dim, sampled text by probability. Without colour, sampled stretches stand between ⟦ and ⟧."""
     from ops.console import open_console
-    from ops.trajectory_view import blobs_of, parts_as_maps, render
+    from ops.trajectory_view import blobs_of, image_maps, parts_as_maps, render
     from ops.visible_text import visible_line
     from pipeline.trajectory_file import UnreadableTrajectory
     from workers.agent.invariants import BAD_ARRAYS, faults_of
@@ -131,6 +131,7 @@ def show(
     if as_json:
         blobs = [{"segment": number, **blob} for number, blob in blobs_of(record.trajectory)]
         shown = {"name": record.name, "facts": dict(record.facts), "ended": record.ended, "blobs": blobs}
+        shown["images"] = image_maps(record.trajectory)
         typer.echo(orjson.dumps({**shown, "parts": list(parts_as_maps(record, loaded, turn=turn))}).decode())
     else:
         render(open_console(), record, loaded, turn=turn, ids=ids, every_logprob=logprobs, whole=whole)
@@ -141,17 +142,21 @@ def save(
     job: Annotated[str, typer.Argument(help="Its id.")],
     file: Annotated[str, typer.Argument(help="Where to; a folder = <job>.trajectory in it. With a / at its end it is made.")],
 ) -> None:
-    """Write what Redis has of a job's trajectory to a file that can be checked and shown alone; of a running job, its finished turns."""
+    """Write what Redis has of a job's trajectory to a file that can be checked and shown alone; of a running job, its finished turns.
+    Images that the model saw come into a folder beside it."""
     from ops.cli.connection import connected, keys_of
+    from ops.trajectory_images import images_of, save_images
     from ops.trajectory_source import record_of_job
-    from ops.trajectory_view import blob_lines
+    from ops.trajectory_view import blob_lines, image_lines
+    from ops.visible_text import visible_line
+    from pipeline.blobs import BlobSettings, open_store
     from pipeline.trajectory_file import SUFFIX, write
 
-    async def act() -> TrajectoryRecord:
+    async def act() -> tuple[TrajectoryRecord, str]:
         async with connected() as (settings, client):
-            return await record_of_job(client, keys_of(settings, job), job)
+            return await record_of_job(client, keys_of(settings, job), job), settings.namespace
 
-    record = asyncio.run(act())
+    record, namespace = asyncio.run(act())
     path = Path(file)
     try:
         if file.endswith("/"):  # also where no folder is yet; a path forgets the slash
@@ -159,11 +164,17 @@ def save(
         if path.is_dir():
             path /= f"{job.replace('/', '_')}{SUFFIX}"
         n_bytes = write(path, record)
+        store = open_store(BlobSettings.load(), namespace) if images_of(record.trajectory) else None
+        saved = [] if store is None else [*save_images(record.trajectory, job, path.with_suffix(".images"), store)]
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="FILE") from error
     typer.echo(f"{path}: {n_bytes:,} bytes, {len(record.trajectory.turns)} turns{'' if record.ended else ' so far'}")
     for line in blob_lines(record.trajectory):
         typer.echo(f"not in it, and gone with the ack: {line}")
+    for image, why in saved:
+        typer.echo(f"not saved, {image}: {visible_line(why)}" if why else f"{image}: {image.stat().st_size:,} bytes")
+    for line in image_lines(record.trajectory) if store is None else ():
+        typer.echo(f"not saved, as no folder for blobs is set here (ROLLSTREAM_BLOBS_DIR): {line}")
 
 
 async def _records(sources: list[str]) -> AsyncIterator[TrajectoryRecord | UnreadableTrajectory]:

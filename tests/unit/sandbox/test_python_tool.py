@@ -15,9 +15,11 @@ class RecordedKernel:
     def __init__(self, answer: KernelResult | Exception) -> None:
         self.answer = answer
         self.cells: list[tuple[str, float, int]] = []
+        self.max_images = 0
 
     async def run(self, code: str, *, timeout_s: float, max_output_bytes: int = 0, max_images: int = 0) -> KernelResult:
         self.cells.append((code, timeout_s, max_output_bytes))
+        self.max_images = max_images
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer

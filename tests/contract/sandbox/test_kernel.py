@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from pipeline.testing.wait import wait_until
 from tests.contract.sandbox.rooms import SHARED_KERNEL, Room
+from tests.prompt_image_files import a_jpeg, a_png, as_base64
 from workers.sandbox import Kernel, KernelResult, Sandbox
 
 KERNEL_STAYS = True
@@ -254,6 +255,28 @@ async def test_pictures_become_a_note(kernel: Kernel) -> None:
     assert "<Figure>" in result.output
     assert "[not shown: image/png, 3 bytes]" in result.output
     assert "<IPython.core.display.HTML object>" in result.output
+
+
+@pytest.mark.slow
+async def test_pictures_are_given_where_they_are_asked_for(kernel: Kernel) -> None:
+    """As many as were asked for; what is none, in whatever name, is told in words."""
+    png, jpeg = a_png(56, 28), a_jpeg(28, 28)
+    shown = [("image/png", png), ("image/png", b"<svg/>"), ("image/jpeg", jpeg), ("image/png", png)]
+    displays = "\n".join(f"display({{{kind!r}: {as_base64(content)!r}, 'text/plain': '<Figure>'}}, raw=True)" for kind, content in shown)
+
+    result = await kernel.run(f"from IPython.display import display\n{displays}", timeout_s=20.0, max_images=2)
+
+    assert result.images == (png, jpeg)
+    assert result.output.splitlines() == [
+        "<Figure>",
+        "[shown below: image/png, 56 x 28]",
+        "<Figure>",
+        "[not shown: image/png, 6 bytes]",
+        "<Figure>",
+        "[shown below: image/jpeg, 28 x 28]",
+        "<Figure>",
+        f"[not shown: image/png, 56 x 28, {len(png)} bytes]",
+    ]
 
 
 @pytest.mark.slow

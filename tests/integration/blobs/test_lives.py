@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from dataclasses import replace
@@ -9,13 +10,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pipeline import codec
 from pipeline.blob_sweep import UNKNOWN_RUN_GRACE_S, Swept, sweep_blobs
-from pipeline.blobs import Life, SharedFolder
-from pipeline.messages import Stage, Trajectory
+from pipeline.blobs import IMAGE, Life, SharedFolder
+from pipeline.messages import Recovery, SegmentImage, Stage, Trajectory
 from pipeline.redis_client import ask
+from pipeline.scripts import JournalTurn
 from pipeline.settings import QueueSettings
-from pipeline.testing import ManualWorker, a_trajectory, carry, wait_until
-from tests.integration.stages.fleet import RUN, Fleet, Play
+from pipeline.testing import ManualWorker, a_template, a_trajectory, carry, wait_until
+from tests.integration.stages.fleet import RUN, TASK, Fleet, Play, a_delta
+from tests.prompt_image_files import a_png
 from trainer_client import connect
 from trainer_client.run_blobs import RunBlobs
 from workers.handlers.base import RunContext
@@ -85,6 +89,42 @@ async def test_a_sweep_takes_what_no_record_can_name_and_nothing_else(fleet: Fle
     assert attempts(store, job) == [now]
     assert (await swept(fleet, store, unknown_run_grace_s=0.0)).deleted == 1
     assert attempts(store, foreign) == []
+
+
+async def test_a_deadline_in_run_keeps_what_the_finished_turns_name(fleet: Fleet, store: SharedFolder) -> None:
+    """Images are named by the journal, and so by the partial trajectory that it becomes."""
+
+    async def slow(context: RunContext) -> Trajectory:
+        turn = a_delta(0)
+        blob = await context.keep_blob(IMAGE, np.frombuffer(a_png(), np.uint8), part=0)
+        image = SegmentImage(start=0, end=1, media_type="image/png", width=56, height=28, blob=blob)
+        await context.journal(replace(turn, segments=(replace(turn.segments[0], images=(image,)),)))
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    (job,) = await fleet.add("job", template=a_template(task=TASK, wall_s=1.0))
+    fleet.start(play=Play(on_run=slow))
+
+    record = await fleet.result(timeout_s=15)
+    (image,) = (await fleet.trajectory(record)).segments[0].images
+
+    assert record["why"] == "deadline"
+    assert (await swept(fleet, store)).deleted == 0
+    assert store.get(image.blob, job).tobytes() == a_png()
+
+
+async def test_what_the_journal_of_a_lost_attempt_names_stays_until_it_is_graded_and_after(fleet: Fleet, store: SharedFolder) -> None:
+    (job,) = await fleet.add("job", template=a_template(task=TASK, recovery=Recovery.SALVAGE_PARTIAL))
+    (held,) = await carry(fleet.scripts, to=Stage.RUN)
+    store.put(Life.new(job, held.attempt), IMAGE, SOME.reshape(-1))
+    assert await fleet.scripts.journal([JournalTurn(job, held.attempt, 0, codec.encode(a_delta(0)))], ttl_ms=60_000) == ["1"]
+    await ask(fleet.client, "HSET", fleet.keys.key("janitor"), "quiet_until", 0)
+
+    assert await ManualWorker(fleet.scripts, Stage.RUN).recover("idle", held) == ["salvaged"]
+    assert (await swept(fleet, store)).deleted == 0
+    await ManualWorker(fleet.scripts, Stage.EVAL).take()
+    assert (await swept(fleet, store)).deleted == 0
+    assert attempts(store, job) == [held.attempt]
 
 
 async def test_a_job_that_redis_forgot_and_ran_again_keeps_its_second_life(fleet: Fleet, store: SharedFolder) -> None:

@@ -95,7 +95,7 @@ async def test_at_the_limit_what_was_printed_comes_back_and_the_whole_tree_ends(
 
     assert result.timed_out
     assert result.stdout == b"before\n"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30, "nobody waited for what sleeps"
     await wait_until(lambda: no_process(sandbox, "sleep 60"), "the command's children are gone")
 
 
@@ -109,12 +109,10 @@ async def test_output_beyond_the_bound_keeps_beginning_and_end(sandbox: Sandbox)
 
 
 async def test_what_runs_in_the_background_is_not_waited_for_and_lives_on(sandbox: Sandbox) -> None:
-    started = time.monotonic()
+    result = await sandbox.exec("(until [ -e go ]; do sleep 0.05; done; echo late >late) & echo now", timeout_s=30)
 
-    result = await sandbox.exec("(sleep 0.5; echo late >late) & echo now", timeout_s=30)
-
-    assert result.stdout == b"now\n"
-    assert time.monotonic() - started < 0.45
+    assert (result.stdout, result.timed_out) == (b"now\n", False)
+    await sandbox.write_file("go", b"")
 
     async def is_written() -> bool:
         return await content(sandbox, "late") == "late\n"

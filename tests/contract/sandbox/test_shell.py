@@ -177,12 +177,10 @@ async def test_output_sent_elsewhere_stays_elsewhere_until_it_is_brought_back(sh
 
 
 async def test_a_background_job_holds_nothing_up_and_can_be_ended(shell: Shell) -> None:
-    started = time.monotonic()
-
-    result = await run(shell, "sleep 30 & echo started")
+    result = await run(shell, "sleep 600 & echo started")
 
     assert "started\n" in result.output
-    assert time.monotonic() - started < 5
+    assert result.status == "ok"
     assert (await run(shell, "kill %1; wait %1 2>/dev/null; echo $?")).output.endswith("143\n")
 
 
@@ -225,7 +223,7 @@ async def test_at_the_limit_even_a_stubborn_command_ends(shell: Shell, case: str
     result = await run(shell, STUBBORN[case], timeout_s=0.3)
 
     assert result.status == "timeout"
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 30, "nobody waited for what sleeps"
     after = await run(shell, "echo x$X")
     assert after.output == ("x\n" if result.restarted else "xkept\n")
     assert result.restarted == (case == "a substitution that ignores" and "kept" not in after.output)

@@ -46,7 +46,7 @@ async def test_who_stops_all_that_enter_gets_typed_answers_and_stop_ends_it(sand
     before = time.monotonic()
     await sandbox.kill()
 
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 15
     assert (await neighbour.exec("echo on", timeout_s=10)).stdout == b"on\n"
 
 
@@ -91,7 +91,7 @@ async def test_a_holder_whose_entering_child_is_stopped_hears_its_worker_all_the
     await sandbox.wait_gone()
     await wait_until(lambda: not is_running(holder), "the holder has ended")
 
-    assert time.monotonic() - before < 6
+    assert time.monotonic() - before < 15
     with pytest.raises(SandboxGone):
         await enters
 
@@ -123,9 +123,9 @@ async def test_a_holder_that_is_killed_while_its_entering_child_is_stopped_takes
 
     os.kill(holder.pid, signal.SIGKILL)
 
-    async with asyncio.timeout(6):
+    async with asyncio.timeout(15):
         await sandbox.wait_gone()
-    await wait_until(lambda: not is_running(keeper), "PID 1 has ended", timeout_s=6)
+    await wait_until(lambda: not is_running(keeper), "PID 1 has ended", timeout_s=15)
     with pytest.raises(SandboxGone):
         await enters
 
@@ -145,4 +145,4 @@ async def test_what_would_hang_a_reader_is_refused(sandbox: Sandbox) -> None:
         with pytest.raises(SandboxFileError):
             await sandbox.read_file(path, max_bytes=1000)
 
-    assert time.monotonic() - before < 10
+    assert time.monotonic() - before < 30, "the lease was not waited for"

@@ -122,21 +122,18 @@ def test_a_loop_that_is_blocked_does_not_keep_an_orphan_alive() -> None:
 async def test_the_successor_of_a_killed_worker_has_its_jobs_at_once(company: Company) -> None:
     """With a lease of 30 s a restarted worker waited half a minute for its own name, and its jobs with it. The system knows at once
     that its predecessor is dead: the lock of the name, a file, is free."""
-    assert company.settings.lease_s == 30.0
+    company.settings = company.settings.model_copy(update={"lease_s": 600.0})  # longer than anything here is waited for
     job = await company.add_job(seconds=600)
     first = company.start(Stage.RUN)
     await company.until("begin")
     company.kill(first)
-    killed_s = time.monotonic()
 
     second = company.start(Stage.RUN)
     await company.until("begin", 2)
 
-    took_s = time.monotonic() - killed_s
     begins = company.diary("begin")
     assert [line.job for line in begins] == [job, job]
     assert begins[1].attempt == begins[0].attempt + 1
-    assert took_s < company.settings.lease_s / 2
     h = await company.audit.job(job)
     assert (h["failed"], h["lost"]) == ("0", "1")
     company.kill(second)

@@ -171,10 +171,10 @@ def network(environ: Mapping[str, str]) -> Iterator[Finding]:
     else:
         yield ok("network.proxy", "none")
     for name in CERTIFICATES:
-        value = environ.get(name)
-        if value and not Path(value).exists():
+        place = environ.get(name)
+        if place and not Path(place).exists():
             yield fail(
-                "network.certificates", f"{name}={value} does not exist: every TLS connection will fail", f"mend {name}, or unset it"
+                "network.certificates", f"{name}={place} does not exist: every TLS connection will fail", f"mend {name}, or unset it"
             )
-        elif value:
-            yield ok("network.certificates", f"{name}={value}")
+        elif place:
+            yield ok("network.certificates", f"{name}={place}")

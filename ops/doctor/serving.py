@@ -75,7 +75,7 @@ async def _server(url: str, run: str, model: str, key: str) -> Finding:
         async with asyncio.timeout(4.0), connect_backend(url, model=model, api_key=key) as backend:
             caps = await backend.probe()
     except (ModelError, OSError, TimeoutError) as error:
-        return fail(check, f"of run {run}: {error or 'no answer within 4 s'}", f"rollstream llm list --run {run}")
+        return fail(check, f"of run {run}: {str(error) or 'no answer within 4 s'}", f"rollstream llm list --run {run}")
     return _of_caps(check, run, caps)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from ops.dead_letters import LOST
 from ops.run_view import ago
 from ops.status.facts import RECENT_MS, Facts, RunFacts
-from ops.status.trends import ended_lately
+from ops.status.trends import ended_lately, jobs_a_second
 from ops.status.trouble import Trouble
 from pipeline.clock_skew import LARGE_MS
 from pipeline.messages import Stage
@@ -216,6 +216,8 @@ def _of_runs(facts: Facts) -> Iterator[Trouble]:
             cause = reason.cause.value
             if cause not in OF_RUNS or (cause == "servers_paused" and not _pause_is_long(run)):
                 continue
+            if cause == "no_server" and jobs_a_second(facts, Stage.RUN):
+                continue  # its task calls none
             yield Trouble(
                 cause=cause,
                 what=f"run {run.look.name}: {reason}",

@@ -187,8 +187,12 @@ async def memory_full(staged: Staged) -> None:
 
 
 async def disk_full(staged: Staged) -> None:
-    """What a server does whose disk is full: a save fails, and from then on it takes no writes."""
     await staged.begin()
+    await refuse_writes(staged)
+
+
+async def refuse_writes(staged: Staged) -> None:
+    """What a server does whose disk is full: a save fails, and from then on it takes no writes."""
     (folder,) = (await ask(staged.client, "CONFIG GET", "dir")).values()
     in_the_way = Path(folder if isinstance(folder, str) else folder.decode()) / "dump.rdb"
     in_the_way.mkdir()

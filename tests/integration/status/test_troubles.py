@@ -17,7 +17,8 @@ from ops.status.reach import PATIENCE_S
 from ops.status.verdict import Judgement, Verdict
 from ops.status.view import as_lines, as_map
 from pipeline.messages import Stage
-from pipeline.redis_client import AsyncClient, command_client
+from pipeline.redis_client import AsyncClient, ask, command_client, redis_now_ms
+from pipeline.samples import Sample
 from pipeline.settings import QueueSettings
 from pipeline.testing import PrivateServer
 from tests.integration.status import staging
@@ -117,6 +118,33 @@ async def test_a_whole_pipeline_is_healthy_at_work_and_idle(settings: QueueSetti
     assert idle.first_line == "healthy · idle: no run has work; 0 workers on 0 nodes"
     assert at_work.first_line == "healthy · 1 runs with work, 4 jobs in flight; 3 workers on 1 nodes"
     assert idle.verdict.exit_code == at_work.verdict.exit_code == 0
+
+
+async def test_a_run_whose_jobs_end_without_a_server_needs_none(settings: QueueSettings, client: AsyncClient) -> None:
+    staged = Staged(settings, client)
+    await staging.no_server(staged)
+    now_ms = await redis_now_ms(client)
+    for sample in (Sample(now_ms - 120_000, 10, 0, (4, 4, 4)), Sample(now_ms, 10, 0, (9, 9, 9))):
+        await ask(client, "LPUSH", staged.keys.samples, sample.line())
+
+    judgement, facts = await look(settings)
+
+    assert judgement.verdict is Verdict.HEALTHY
+    assert facts is not None
+    assert any("0.04" in line for line in as_lines(judgement, facts) if line.startswith("RUN")), "five jobs in two minutes"
+
+
+async def test_what_explains_the_others_stands_first(make_server: MakeServer) -> None:
+    """A disk that is full stops the workers: who starts new ones has mended nothing."""
+    settings = QueueSettings(redis_url=make_server(extra=(("save", "3600 100000"),)).url)
+    async with asynccontextmanager(staged_on)(settings) as staged:
+        await staging.no_run_worker(staged)
+        await staged.workers[Stage.INIT].renew(skew_ms=5000)
+        await staging.refuse_writes(staged)
+
+        judgement, _ = await look(settings)
+
+    assert [trouble.cause for trouble in judgement.troubles] == ["redis_disk_full", "no_worker", "clock_skew"]
 
 
 async def test_a_server_that_is_gone_is_unreachable(make_server: MakeServer) -> None:

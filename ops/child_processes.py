@@ -3,7 +3,7 @@
 Invariants:
   1. Every child ends with this process, however it ends: each holds a pipe whose other end only we have (`pipeline.process.Shutdown`).
   2. Only children are ever signalled, by the handle the system gave for them, never by name or a number read from somewhere.
-  3. What a child prints goes to its own log file; a child that ends unasked is reported with the last lines of it.
+  3. What a child prints goes to its own log file; a child that ends unasked is reported with the last lines that it wrote there.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from pipeline.process import PARENT_FD
 
 TAIL_LINES = 25
 TAIL_BYTES = 16_384
+LOOK_S = 0.2
+"""Where the system does not wake who waits for a child, one looks as often."""
 
 
 @dataclass(slots=True)
@@ -33,6 +36,8 @@ class Child:
     process: subprocess.Popen[bytes]
     log: Path
     started_s: float
+    log_start: int
+    """Bytes that stood in the log before it."""
     asked_to_stop: bool = False
 
     @property
@@ -40,13 +45,17 @@ class Child:
         """None while it runs."""
         return self.process.poll()
 
+    def last_lines(self) -> str:
+        """Of what it wrote."""
+        return log_tail(self.log, since=self.log_start)
+
 
 class ChildEnded(Exception):
     """A child ended that should run; carries the end of its log."""
 
     def __init__(self, child: Child) -> None:
         self.child = child
-        self.tail = log_tail(child.log)
+        self.tail = child.last_lines()
         super().__init__(f"{child.name} ended with exit code {child.exit_code}; its log: {child.log}")
 
 
@@ -62,6 +71,7 @@ class ChildProcesses:
         self._logs = logs
         self._environment = dict(environment)
         self._children: dict[str, Child] = {}
+        self._listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         self._pipe_read, self._pipe_write = os.pipe()
 
     def __enter__(self) -> ChildProcesses:
@@ -95,6 +105,7 @@ class ChildProcesses:
         log = self._logs / f"{name}.log"
         merged = {**os.environ, **self._environment, **(environment or {}), PARENT_FD: str(self._pipe_read), "PYTHONUNBUFFERED": "1"}
         with log.open("ab") as out:
+            log_start = out.tell()
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -105,9 +116,16 @@ class ChildProcesses:
                 pass_fds=(self._pipe_read,),
                 start_new_session=True,
             )
-        child = Child(name, process, log, time.monotonic())
+        child = Child(name, process, log, time.monotonic(), log_start)
         self._children[name] = child
+        threading.Thread(target=self._tell_end, args=(process,), name=f"end of {name}", daemon=True).start()
         return child
+
+    def forget(self, child: Child) -> None:
+        """Lets go of a child that has ended."""
+        assert child.exit_code is not None
+        if self._children.get(child.name) is child:
+            del self._children[child.name]
 
     def check(self) -> None:
         """Looks whether all run.
@@ -119,17 +137,35 @@ class ChildProcesses:
             if child.exit_code is not None and not child.asked_to_stop:
                 raise ChildEnded(child)
 
+    @contextlib.contextmanager
+    def endings(self) -> Iterator[asyncio.Event]:
+        """An event of the running loop that is set whenever a child has ended."""
+        event = asyncio.Event()
+        self._listeners[event] = asyncio.get_running_loop()
+        try:
+            yield event
+        finally:
+            del self._listeners[event]
+
     async def watch(self) -> None:
-        """Returns never; raises `ChildEnded` soon after a child ended unasked."""
-        loop = asyncio.get_running_loop()
-        while True:
-            self.check()
-            waits = [loop.run_in_executor(None, _wait, child.process, 1.0) for child in self._children.values() if not child.asked_to_stop]
-            if not waits:
-                await asyncio.sleep(1.0)
-                continue
-            done, rest = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.gather(*done, *rest)
+        """Returns never; raises `ChildEnded` as soon as a child ended unasked."""
+        with self.endings() as ended:
+            while True:
+                ended.clear()
+                self.check()
+                await ended.wait()
+
+    def _tell_end(self, process: subprocess.Popen[bytes]) -> None:
+        """In a thread of its own: it waits for the end and leaves the exit code to whoever asks for it."""
+        if hasattr(os, "waitid"):
+            with contextlib.suppress(ChildProcessError):  # somebody has asked already
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            while process.poll() is None:
+                time.sleep(LOOK_S)
+        for event, loop in [*self._listeners.items()]:
+            with contextlib.suppress(RuntimeError):  # a loop that is closed listens no more
+                loop.call_soon_threadsafe(event.set)
 
     def stop_all(self, *, grace_s: float, but: Sequence[str] = ()) -> list[str]:
         """Asks all children to stop, waits, then kills; returns the names of those that had to be killed.
@@ -154,15 +190,10 @@ class ChildProcesses:
         return killed
 
 
-def log_tail(path: Path) -> str:
-    """The last lines of a log."""
+def log_tail(path: Path, *, since: int = 0) -> str:
+    """The last lines of a log, from a byte on."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - TAIL_BYTES))
+        file.seek(max(since, file.tell() - TAIL_BYTES))
         return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
     return ""
-
-
-def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout_s)

@@ -86,8 +86,12 @@ class Shutdown:
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     """Hand back what still runs."""
 
-    def on_signals(self) -> None:
-        """First SIGTERM or SIGINT: `stop`. Second: `hurry`."""
+    def on_signals(self, *, hangup: bool = False) -> None:
+        """First SIGTERM or SIGINT: `stop`. Second: `hurry`.
+
+        Args:
+            hangup: SIGHUP is such a signal, too, unless it was ignored when the process began, as under `nohup`.
+        """
         loop = asyncio.get_running_loop()
 
         def on_signal() -> None:
@@ -95,8 +99,9 @@ class Shutdown:
                 self.hurry.set()
             self.stop.set()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal)
+        for number in (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if hangup else ())):
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, on_signal)
 
     def on_parent_exit(self, *, patience_s: float = ORPHAN_PATIENCE_S) -> None:
         """Leaves at once when the process that started this one is gone, however it went.

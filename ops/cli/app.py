@@ -16,6 +16,7 @@ from ops.cli import (
     image,
     job,
     llm,
+    node,
     queue,
     redis,
     run,
@@ -52,6 +53,7 @@ def rollstream(
     """Rollouts as a service for RL training of multi-turn LLM agents, on Redis Streams."""
 
 
+app.add_typer(node.app, name="node", help="The processes of a machine: run, list, look, scale, drain.")
 app.add_typer(worker.app, name="worker", help="Processes that serve a stage.")
 app.add_typer(supervisor.app, name="supervisor", help="The DAPO supervisor.")
 app.add_typer(sandbox.app, name="sandbox", help="The sandboxes of a node: serve, list, look, stop.")

@@ -20,8 +20,9 @@ from rich.markup import escape
 
 from ops.child_processes import log_tail
 from ops.console import open_console
+from ops.demo.down import down
 from ops.demo.models import MODEL_NAMES, DemoModel, demo_model, smollm2_folder
-from ops.demo.places import DemoState, Places, kept_demos, new_run, places_of, read_state
+from ops.demo.places import DemoState, Places, new_run, places_of, read_state
 from ops.demo.tasks import TASKS
 from ops.demo.trainer import take_a_step
 from ops.demo.view import LiveView, introduce, next_commands, summarize
@@ -29,9 +30,8 @@ from pipeline.errors import BrokerUnreachable, InvalidRequest, RollstreamError
 from pipeline.logs import configure_logs, redact_text
 from pipeline.process import PARENT_FD
 from trainer_client import WaitTimeout
-from workers.sandbox.local.identity import is_running, send_signal
 
-DOWN_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 20.0
 HOST_END_S = 8.0
 """A host that lost a process needs this long to end the others."""
 
@@ -181,7 +181,7 @@ def _stop(host: subprocess.Popen[bytes]) -> None:
     if host.poll() is None:
         host.send_signal(signal.SIGTERM)
     try:
-        host.wait(DOWN_TIMEOUT_S)
+        host.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         host.kill()
         host.wait()
@@ -198,28 +198,6 @@ def _show_logs(console: Console, places: Places, host_log: Path) -> None:
             if log == host_log and tail:
                 return
     console.print(f"\nlogs: {places.logs}")
-
-
-def down() -> int:
-    """Stops demos that were kept: their hosts, and with them what those started."""
-    found = False
-    for path, state in kept_demos():
-        found = True
-        if state.is_up():
-            send_signal(state.host, signal.SIGTERM)
-            deadline_s = time.monotonic() + DOWN_TIMEOUT_S
-            while is_running(state.host) and time.monotonic() < deadline_s:
-                time.sleep(0.05)
-            if is_running(state.host):
-                print(f"{state.run}: still stopping; its log: {state.logs}/host.log", file=sys.stderr)
-                return 1
-            print(f"{state.run}: stopped")
-        else:
-            print(f"{state.run}: was not running any more")
-        path.unlink(missing_ok=True)
-    if not found:
-        print("no demo is up")
-    return 0
 
 
 def _at_least(least: int) -> type[int]:

@@ -15,6 +15,9 @@ from ops.child_processes import ChildEnded, ChildProcesses
 from ops.demo.models import MODEL_NAMES, DemoModel, demo_model
 from ops.demo.places import PREFIX, Places, kept_demos, places_of, write_state
 from ops.demo.tasks import TASKS
+from ops.node.processes import Commands
+from ops.node.restarts import RestartPolicy
+from ops.node.supervision import Supervision
 from pipeline.embedded import open_redis
 from pipeline.keys import Keys
 from pipeline.logs import configure_logs, redact_text
@@ -26,9 +29,9 @@ from pipeline.settings import QueueSettings
 from workers.sandbox.local import sweep
 from workers.sandbox.service.settings import SANDBOXES
 
-STOP_GRACE_S = 4.0
-SERVICE = "sandboxes"
-"""Stops last: workers that drain use it."""
+WORKER_GRACE_S = 2.0
+STOP_GRACE_S = 8.0
+"""Of all processes together, which end in the order of a node's drain."""
 
 
 def main() -> int:
@@ -64,7 +67,8 @@ async def _host(places: Places, slots: int, model: DemoModel) -> int:
     with open_redis() as address, ChildProcesses(places.logs, {**environment, "ROLLSTREAM_REDIS_URL": address.url}) as children:
         await end_stranded_runs(address.url)
         model.start(children, places)
-        start_processes(children, places, slots)
+        node = Supervision(children, RestartPolicy(crashes=0))
+        start_processes(node, places, slots)
         write_state(places, redis_url=address.url, model_url=await _address(model, places, children, shutdown))
         print("ready", flush=True)
         watch = asyncio.create_task(children.watch(), name="children")
@@ -76,8 +80,7 @@ async def _host(places: Places, slots: int, model: DemoModel) -> int:
             watch.result()  # raises what ended
         with contextlib.suppress(asyncio.CancelledError):
             await watch
-        await asyncio.to_thread(children.stop_all, grace_s=STOP_GRACE_S, but=(SERVICE,))
-        await asyncio.to_thread(children.stop_all, grace_s=STOP_GRACE_S)
+        await node.drain(STOP_GRACE_S, shutdown.hurry)
     return 0
 
 
@@ -97,26 +100,11 @@ async def end_stranded_runs(redis_url: str) -> None:
         await client.aclose()
 
 
-def start_processes(children: ChildProcesses, places: Places, slots: int) -> None:
+def start_processes(node: Supervision, places: Places, slots: int) -> None:
     """A node's processes and a supervisor."""
-    children.start(SERVICE, "ops.cli", "sandbox", "serve", "--node", places.run)
-    for stage in Stage:
-        own_slots = slots if stage is Stage.RUN else max(2, slots // 8)
-        children.start(
-            stage.value,
-            "ops.cli",
-            "worker",
-            "run",
-            "--stage",
-            stage.value,
-            "--node",
-            places.run,
-            "--slots",
-            str(own_slots),
-            "--grace-s",
-            "2",
-        )
-    children.start("supervisor", "ops.cli", "supervisor", "run", "--name", places.run)
+    commands = Commands(node=places.run, grace_s=WORKER_GRACE_S)
+    sizes = {stage: slots if stage is Stage.RUN else max(2, slots // 8) for stage in Stage}
+    node.start(commands.service(), *(commands.worker(stage, 0, sizes[stage]) for stage in Stage), commands.supervisor())
 
 
 async def _address(model: DemoModel, places: Places, children: ChildProcesses, shutdown: Shutdown) -> str:

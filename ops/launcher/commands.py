@@ -1,6 +1,6 @@
 """The commands of `ops/launch`: what each is for, and what it does.
 
-`demo` and `down` are the project's own code (`ops.demo`): the launcher only sees to the environment and hands over.
+`demo`, `node` and `down` are the project's own code (`ops.demo`, `ops.node`): the launcher only sees to the environment and hands over.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ops.launcher import checks, child
+from ops.launcher import checks, child, node
 from ops.launcher.environment import RUN_EXTRAS, TEST_EXTRAS, Environment, NotAnEnvironment
 from ops.launcher.installs import InstallFailed, advice_for
 from ops.launcher.package_index import IndexUnusable
@@ -30,9 +30,11 @@ _OVERVIEW = """\
   ./ops/launch demo     run a real step of rollouts here: embedded server, workers, supervisor, scripted model (about a minute)
   ./ops/launch test     run every check and test; --quick takes under 90 s
   ./ops/launch setup    only make the environment in .venv, and say what is there
-  ./ops/launch down     stop what `demo --keep` left running
+  ./ops/launch node     run this machine's workers and their sandbox service until Ctrl-C; installs nothing
+  ./ops/launch down     end your nodes on this machine, and what `demo --keep` left running
 
-Each takes --help. The first one that you run makes .venv: nothing is installed outside this folder, and sudo is not used."""
+Each takes --help. The first one that you run makes .venv (`node` and `down` do not): nothing is installed outside this folder, and sudo is
+not used."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -67,7 +69,9 @@ def _dispatch(argv: list[str]) -> int:
             if not environment.python.exists():
                 say(f"Nothing to stop: there is no environment in {environment.folder}, so nothing was started from it.")
                 return 0
-            _hand_over(environment, ["-m", "ops.demo", "down", *arguments])
+            _hand_over(environment, ["-m", "ops.node.down", *arguments])
+        case ["node", *arguments]:
+            return _node(environment, arguments, argv)
         case ["setup", *arguments]:
             return _setup(environment, arguments, argv)
         case ["test", *arguments]:
@@ -76,6 +80,15 @@ def _dispatch(argv: list[str]) -> int:
             warn(f"There is no command {unknown!r}.\n\n{_OVERVIEW}")
             return 2
     raise AssertionError("every command returns")
+
+
+def _node(environment: Environment, arguments: Sequence[str], argv: Sequence[str]) -> int:
+    """Its mark is judged by the environment's own Python, as it says for which one it was made."""
+    if environment.python.exists() and not environment.is_ours():
+        _hand_over(environment, ["-I", str(ROOT / "ops" / "launcher" / "__main__.py"), *argv])
+    if why := node.missing(environment):
+        return node.refuse(why)
+    _hand_over(environment, node.command(arguments))
 
 
 def extras_of_demo(arguments: Sequence[str]) -> frozenset[str]:

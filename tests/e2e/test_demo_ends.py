@@ -82,7 +82,7 @@ def test_a_killed_worker_is_named(start_demo: StartDemo, home: Path) -> None:
     words = " ".join(said.split())
     assert demo.returncode == 1
     assert "The step did not finish: a process of the demo ended" in words
-    assert "eval ended with exit code -9" in words
+    assert "eval-0 ended with exit code -9" in words
     assert not processes_of(home)
     left = [path.name for path in (home / "run").iterdir() if path.is_socket() or SANDBOX_ID.fullmatch(path.name)]
     assert left == []

@@ -25,6 +25,7 @@ from ops.gateway import GatewaySettings
 from ops.housekeeping_queue import HousekeepingSettings
 from ops.launcher import checks
 from ops.llm_server.settings import VllmSettings
+from ops.node.settings import NodeSettings
 from pipeline.blobs import BlobSettings
 from pipeline.codec import encode
 from pipeline.keys import Keys
@@ -133,11 +134,13 @@ def test_the_page_of_commands_shows_each_option_once_at_least() -> None:
 
 
 def test_each_command_of_the_launcher_that_is_shown_exists(command: Command) -> None:
-    helped = command("ops.demo", "--help").stdout
+    helped, of_nodes = command("ops.demo", "--help").stdout, command("ops.cli", "node", "run", "--help").stdout
     for place, words in shown_commands("./ops/launch"):
         match words:
             case ["demo", *options]:
                 assert all(option in helped for option in options if option.startswith("--")), (place, words)
+            case ["node", *options]:
+                assert all(option in of_nodes for option in options if option.startswith("--")), (place, words)
             case ["test", *rest]:
                 known = {"--quick", "--system-packages", *(step.name for step in checks.STEPS), "STEP"}
                 assert set(rest) <= known, (place, words)
@@ -245,6 +248,7 @@ def shown_default(value: object) -> str:
     ("heading", "model", "own_words"),
     [
         ("The queue", QueueSettings, {}),
+        ("A node", NodeSettings, {}),
         ("A worker", WorkerSettings, {"stage": "*required*", "node": "*host*"}),
         ("Blobs", BlobSettings, {}),
         ("The gateway", GatewaySettings, {}),
@@ -272,6 +276,7 @@ def test_each_variable_of_the_environment_is_explained_and_exists() -> None:
     built = {f"ROLLSTREAM_{name.upper()}" for name in QueueSettings.model_fields} | {
         f"ROLLSTREAM_WORKER_{name.upper()}" for name in WorkerSettings.model_fields
     }
+    built |= {f"ROLLSTREAM_NODE_{name.upper()}" for name in NodeSettings.model_fields}
     built |= {f"ROLLSTREAM_BLOBS_{name.upper()}" for name in BlobSettings.model_fields}
     built |= {f"ROLLSTREAM_GATEWAY_{name.upper()}" for name in GatewaySettings.model_fields}
     built |= {f"ROLLSTREAM_SEARCH_{name.upper()}" for name in SearchSettings.model_fields}

@@ -2,7 +2,7 @@
 
 It is the keeper's twin: the same lock on the data directory, the same guard, the same restarts with pauses, but it listens on an address
 and lives until it is told to end (SIGTERM, SIGINT), not until its users leave. Users come first: before anything can connect, the default
-user is off and `trainer`, `worker`, `supervisor` and `ops` have passwords, each in a file of its own. No password stands in a command line,
+user is off and those of `redis_users.py` have passwords, each in a file of its own. No password stands in a command line,
 a log or the address file.
 
 The address file tells programs where the server is; it is there while the server serves, written whole or not at all, and removed at a
@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ops.redis_users import acl_directives, make_passwords, password_file
+from ops.redis_users import acl_directives, make_passwords, password_file, roles
 from pipeline.embedded import AppendFsync, ServerOptions, ServerStatus, State, find_server_binary
 from pipeline.embedded.errors import EmbeddedServerError
 from pipeline.embedded.guard import Guard, GuardPlan
@@ -84,7 +84,7 @@ class RedisService:
         self._settings = settings
         self._say = say
         self._places = DataPlaces(make_folder(settings.data_dir).resolve())
-        self._passwords = make_passwords(settings.shared_dir, settings.namespace) if settings.with_passwords else {}
+        self._passwords = make_passwords(settings.shared_dir, roles(settings.namespace)) if settings.with_passwords else {}
         self._port = settings.port
         self._lock = FileLock(self._places.instance_lock)
         if not self._lock.lock_within(Mode.EXCLUSIVE, _LOCK_WAIT_S):
@@ -150,7 +150,7 @@ class RedisService:
         settings = self._settings
         if settings.port == 0 and not self._server.status.was_ready:
             self._port = _free_port(settings.host)
-        users: list[Directive] = acl_directives(settings.namespace, self._passwords) if settings.with_passwords else []
+        users: list[Directive] = acl_directives(roles(settings.namespace), self._passwords) if settings.with_passwords else []
         listening: list[Directive] = [("bind", settings.host), ("port", str(self._port)), ("protected-mode", "yes")]
         return render([*listening, *users, *base_directives(settings.options, self._places.data_dir)])
 

@@ -1,4 +1,4 @@
-"""The users of a shared Redis: who may do what, and the files that hold their passwords.
+"""The users of a Redis of Rollstream: who may do what, and the files that hold their passwords.
 
 | user | may |
 | --- | --- |
@@ -6,10 +6,13 @@
 | `worker` | claim, renew and settle jobs: every data command on the keys of Rollstream |
 | `supervisor` | as a worker |
 | `ops` | read everything, change nothing, take no message |
+| `rq` | housekeeping's queue: the keys `<namespace>:hk:*` and nothing of the queue of rollouts |
+| `replica` | read the stream of replication: a replica (`masteruser`), and `rollstream redis backup` |
+| `sentinel` | watch servers and hand the master's part over (`sentinel auth-user`); only where there are Sentinels |
 
-All are held to the keys `{<namespace>:...}:*`. A script's own commands are checked against the user that calls it, and scripts touch every
-key of a shard, so a trainer cannot be kept from writing by key; it is kept from what its scripts never do and a thief would: claiming the
-entries of a stage. Nobody has CONFIG, ACL, FLUSHALL, SHUTDOWN or DEBUG: the server is administered by its process. The default user is off.
+Those of the queue are held to the keys `{<namespace>:...}:*`. A script's own commands are checked against the user that calls it, and
+scripts touch every key of a shard, so a trainer cannot be kept from writing by key; it is kept from what its scripts never do and a thief
+would: claiming the entries of a stage. Nobody has ACL, FLUSHALL, SHUTDOWN, DEBUG, or CONFIG but to rewrite it. The default user is off.
 
 The server learns SHA-256 hashes only. A password is 32 random bytes, so its hash gives nothing away.
 """
@@ -20,6 +23,7 @@ import hashlib
 import os
 import secrets
 import stat
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +33,8 @@ from pipeline.errors import InvalidRequest
 from pipeline.folders import make_folder
 
 _CONNECTION = (
-    "+auth +hello +ping +echo +select +reset +quit +client -client|kill -client|pause -client|unpause -client|unblock -client|no-evict"
+    "+auth +hello +ping +echo +select +reset +quit +client -client|kill -client|pause -client|unpause -client|unblock -client|no-evict "
+    "+role +cluster|slots"
 )
 _DATA = "+@hash +@string +@sortedset +@set +@list +@stream"
 _AROUND_DATA = "+exists +type +expire +pexpire +ttl +pttl +del +unlink +rename +time +info +scan +wait"
@@ -46,8 +51,15 @@ class Role:
     """What it may, in the words of ACL SETUSER; a selector in parentheses is one word."""
 
 
+_WATCHES = (
+    "+multi +exec +slaveof +replicaof +ping +subscribe +publish +role +info +config|rewrite +client|setname +client|kill +script|kill"
+)
+SENTINEL = Role(name="sentinel", rules=("&*", "-@all", *_WATCHES.split()))
+"""What Sentinels do on the servers that they watch, as their documentation lists it."""
+
+
 def roles(namespace: str) -> tuple[Role, ...]:
-    """The four users, held to the keys of one namespace."""
+    """The users of every server, held to the keys of one namespace."""
     tag = f"{{{namespace}:*}}"
     data = f"~{tag}:* &{tag}:* -@all {_CONNECTION} {_DATA} {_AROUND_DATA} {_SCRIPTS}".split()
     takes_results = f"(~{tag}:s:results:* +xread +xreadgroup +xgroup|create +xgroup|createconsumer)"
@@ -64,13 +76,18 @@ def roles(namespace: str) -> tuple[Role, ...]:
                 f"+latency|latest +latency|history +client|list +xinfo".split()
             ),
         ),
+        Role(
+            name="rq",
+            rules=tuple(f"~{namespace}:hk:* &{namespace}:hk:* -@all {_CONNECTION} {_DATA} {_AROUND_DATA} {_SCRIPTS} +persist".split()),
+        ),
+        Role(name="replica", rules=("-@all", "+psync", "+sync", "+replconf", "+ping", "+auth", "+role", "+cluster|slots")),
     )
 
 
-def acl_directives(namespace: str, passwords: dict[str, str]) -> list[Directive]:
+def acl_directives(users: Iterable[Role], passwords: Mapping[str, str]) -> list[Directive]:
     """The configuration that makes the users, and turns the default one off."""
     lines: list[Directive] = [("user", "default", "off", "resetpass", "resetkeys", "resetchannels", "-@all")]
-    for role in roles(namespace):
+    for role in users:
         digest = hashlib.sha256(passwords[role.name].encode()).hexdigest()
         lines.append(("user", role.name, "on", f"#{digest}", *role.rules))
     return lines
@@ -81,7 +98,7 @@ def password_file(folder: Path, user: str) -> Path:
     return folder / f"{user}.password"
 
 
-def make_passwords(folder: Path, namespace: str) -> dict[str, str]:
+def make_passwords(folder: Path, users: Iterable[Role]) -> dict[str, str]:
     """The password of each user, from its file; a file that is not there is made, readable by its owner only.
 
     Raises:
@@ -89,7 +106,7 @@ def make_passwords(folder: Path, namespace: str) -> dict[str, str]:
         FolderError: the folder cannot be made.
     """
     make_folder(folder)
-    return {role.name: _password_in(password_file(folder, role.name)) for role in roles(namespace)}
+    return {role.name: _password_in(password_file(folder, role.name)) for role in users}
 
 
 def _password_in(path: Path) -> str:

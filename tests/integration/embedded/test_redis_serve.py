@@ -34,7 +34,7 @@ for name in ("data_dir", "shared_dir"):
     asked[name] = Path(asked[name])
 sys.exit(serve(**asked, say=lambda text: print(json.dumps({"said": text}), flush=True)))
 """
-USERS = ("trainer", "worker", "supervisor", "ops")
+USERS = ("trainer", "worker", "supervisor", "ops", "rq", "replica")
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ def test_each_user_may_what_its_role_needs_and_no_more(start: Start) -> None:
     service.says()
     keys = Keys.of_shard("rs", 0)
     run_stream, results = keys.key("s:run"), keys.results("r1")
-    trainer, worker, supervisor, ops = (service.client(user) for user in USERS)
+    trainer, worker, supervisor, ops = (service.client(user) for user in USERS[:4])
 
     worker.xgroup_create(run_stream, "run", id="0", mkstream=True)
     worker.xadd(run_stream, {"job": "1"})

@@ -40,7 +40,7 @@ def shared_server(make_server: Callable[..., PrivateServer], tmp_path: Path) -> 
     """A server with our users, as `rollstream redis serve` makes them; its default user stays, as who makes the server looks for it."""
     server = make_server()
     with redis.Redis.from_url(server.url) as admin:
-        for name, *words in acl_directives("rs", make_passwords(tmp_path, "rs")):
+        for name, *words in acl_directives(roles("rs"), make_passwords(tmp_path, roles("rs"))):
             assert name == "user"
             if words[0] != "default":
                 tell(admin, "ACL", "SETUSER", *words)

@@ -1,11 +1,13 @@
-"""`rollstream redis serve` and `rollstream redis cli`."""
+"""`rollstream redis serve`, `cli`, `acl`, `backup` and `restore`."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import orjson
 import typer
 
 app = typer.Typer(no_args_is_help=True)
@@ -39,6 +41,60 @@ def serve(
             appendfsync="always" if appendfsync == "always" else "everysec",
         )
     )
+
+
+@app.command("acl")
+def acl(
+    folder: Annotated[Path, typer.Option(help="Where the password files are; one that is missing is made.")],
+    namespace: Annotated[str, typer.Option(help="Key namespace that the users may touch.")] = "rs",
+    sentinel: Annotated[bool, typer.Option(help="A user for Sentinels too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Lines and files as JSON.")] = False,
+) -> None:
+    """Print the users of a server of your own, for its aclfile or configuration. Passwords go to files, hashes are printed."""
+    from ops.redis_acl import make_acl
+
+    made = make_acl(folder, namespace, with_sentinel=sentinel)
+    if as_json:
+        typer.echo(orjson.dumps({"lines": list(made.lines), "password_files": [str(path) for path in made.password_files]}).decode())
+        return
+    for line in made.lines:
+        typer.echo(line)
+
+
+@app.command("backup")
+def backup(
+    folder: Annotated[Path, typer.Argument(help="Where the copy goes; a folder that is not there yet.")],
+    as_json: Annotated[bool, typer.Option("--json", help="What was copied, as JSON.")] = False,
+) -> None:
+    """Copy all that Redis holds, at one moment, while it serves."""
+    from ops.cli.connection import queue_settings
+    from ops.redis_backup import backup as copy
+
+    with queue_settings() as settings:
+        made = copy(settings, folder)
+    if as_json:
+        typer.echo(orjson.dumps(asdict(made)).decode())
+        return
+    for server in made.servers:
+        slots = ", ".join(f"{first}-{last}" for first, last in server.slots)
+        typer.echo(f"{folder / server.file}  {server.bytes:,} bytes  {server.rdb}" + (f"  slots {slots}" if slots else ""))
+
+
+@app.command("restore")
+def restore(
+    backup: Annotated[Path, typer.Argument(help="A folder that `rollstream redis backup` made.")],
+    data_dir: Annotated[Path, typer.Option(help="Data directory of the server to come; holds no data yet.")],
+    server: Annotated[int | None, typer.Option(help="Of a Cluster: which of the copied masters.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="What was laid down, as JSON.")] = False,
+) -> None:
+    """Make the data directory of a server out of a copy."""
+    from ops.redis_backup import restore as lay
+
+    copied = lay(backup, data_dir, server=server)
+    if as_json:
+        typer.echo(orjson.dumps(asdict(copied)).decode())
+        return
+    typer.echo(f"{copied.bytes:,} bytes are in {data_dir}; start a server on it: rollstream redis serve --data-dir {data_dir}")
 
 
 @app.command("cli", context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})

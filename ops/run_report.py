@@ -11,7 +11,7 @@ from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.run_account import Monitors, StepAccount, read_monitors, read_steps, texts
-from trainer_client.waiting import WaitReasons
+from pipeline.wait_reasons import WaitReasons
 
 LAST_STEPS = 8
 """Reached steps that a page shows."""
@@ -76,12 +76,12 @@ async def report_on(client: AsyncClient, settings: QueueSettings, keys: Keys, ru
     if look is None or not head:
         raise UnknownRun(run)
     prefix = "prompts."
-    reasons = WaitReasons(run, client, keys, namespace=settings.namespace, max_unread=settings.max_unread)
+    reasons = WaitReasons(client, keys, run, namespace=settings.namespace, max_unread=settings.max_unread)
     return RunReport(
         look=look,
         prompts={name.removeprefix(prefix): int(value) for name, value in head.items() if name.startswith(prefix)},
         parked=int(await ask(client, "ZCARD", keys.parked(run))),
         monitors=await read_monitors(client, keys, run, head),
         steps=tuple(await read_steps(client, keys, run, head, last=LAST_STEPS)),
-        why_waiting=tuple(await reasons.of_run()),
+        why_waiting=tuple(map(str, await reasons.of_run())),
     )

@@ -18,36 +18,32 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from pipeline.settings import QueueSettings
-from trainer_client.batches.reader import LABEL, BodyReader, connect_reader
-from trainer_client.client import Run
 from trainer_client.connecting import connect
 from trainer_client.contact import PATIENCE_S
 from trainer_client.errors import ClientClosed, ClientForked
-from trainer_client.feed import Feed
-from trainer_client.jobs import Job
-from trainer_client.outside import Awaiting
-from trainer_client.results import Result
-from trainer_client.servers import Servers
-from trainer_client.steps import Group, Step
-from trainer_client.validation import Validation, ValidationGroup, ValidationMember
+from trainer_client.on_loop import OnLoop
 
 T = TypeVar("T")
 
-WRAPPED = (Run, Servers, Step, Group, Result, Job, Awaiting, Feed, Validation, ValidationGroup, ValidationMember, BodyReader, asyncio.Event)
+WRAPPED = (OnLoop, asyncio.Event)
 """Objects with methods that belong on the loop; everything else that comes back is a value."""
 _END = object()
 
 
 class LoopThread:
-    """Holds a connection, of a run or of a reader, on an event loop of its own, in a thread, from `open` to `close`."""
+    """Holds a connection, of a run or of a reader, on an event loop of its own, in a thread, from `open` to `close`.
 
-    def __init__(self, connection: AbstractAsyncContextManager[object]) -> None:
+    Args:
+        holds: what it is of, for messages: id of a run, or what a reader calls itself.
+    """
+
+    def __init__(self, connection: AbstractAsyncContextManager[object], holds: str) -> None:
         self._connection = connection
+        self._holds = holds
         self._entered: Future[object] = Future()
         self._thread = threading.Thread(target=self._live, name="rollstream-client", daemon=True)
         self._failure: BaseException | None = None
         self._pid = os.getpid()
-        self._holds = ""
 
     def open(self) -> object:
         """Starts the thread; returns the run, or the reader, when it is connected."""
@@ -96,7 +92,6 @@ class LoopThread:
         self._loop = asyncio.get_running_loop()
         self._leave = asyncio.Event()
         async with self._connection as held:
-            self._holds = held.id if isinstance(held, Run) else LABEL
             if self._entered.set_running_or_notify_cancel():
                 self._entered.set_result(held)
                 await self._leave.wait()
@@ -212,20 +207,22 @@ def connect_blocking(
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Any]:
     """`connect` without an event loop: `with connect_blocking(url, run="swe-7b") as run:`, then the same calls without `await`."""
-    with _held(connect(redis, run=run, resume=resume, weight=weight, quota=quota, patience_s=patience_s)) as held:
+    with _held(connect(redis, run=run, resume=resume, weight=weight, quota=quota, patience_s=patience_s), run) as held:
         yield held
 
 
 @contextmanager
 def connect_reader_blocking(redis: str | QueueSettings | None = None, *, patience_s: float = PATIENCE_S) -> Iterator[Any]:
     """`connect_reader` without an event loop: `with connect_reader_blocking(url) as reader: batch = reader.batch(manifest, ...)`."""
-    with _held(connect_reader(redis, patience_s=patience_s)) as held:
+    from trainer_client.batches.reader import LABEL, connect_reader
+
+    with _held(connect_reader(redis, patience_s=patience_s), LABEL) as held:
         yield held
 
 
 @contextmanager
-def _held(connection: AbstractAsyncContextManager[object]) -> Iterator[Blocking]:
-    thread = LoopThread(connection)
+def _held(connection: AbstractAsyncContextManager[object], holds: str) -> Iterator[Blocking]:
+    thread = LoopThread(connection, holds)
     held = thread.open()
     try:
         yield Blocking(held, thread)

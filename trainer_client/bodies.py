@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import redis
 
-from pipeline.blobs import BlobStore
 from pipeline.redis_client import AsyncClient, ask, broker_error, cancel_is_kept
 from trainer_client.calls import Calls
+
+if TYPE_CHECKING:
+    from pipeline.blobs import BlobStore
 
 MAX_CALL_BYTES = 8 * 1024 * 1024
 """Most bytes of one reply (a larger body comes alone): well inside the time limit of a command on a slow network."""

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from pipeline.messages import JobResult, Outcome
 from pipeline.supervisor.actions import Verdict
-from pipeline.supervisor.ledger import BROKEN_IN_A_ROW, PROBE_EVERY_MS
 from trainer_client.errors import GroupsBroken
 from trainer_client.logs import Log
 from trainer_client.records import GroupRecord
@@ -49,6 +48,8 @@ class BrokenGroups:
         broken = [member for member in members if member.outcome is Outcome.INFRA_FAILURE]
         if group.verdict not in (Verdict.DROPPED, Verdict.DEAD) or len(broken) < group.want:
             return None
+        from pipeline.supervisor.ledger import BROKEN_IN_A_ROW
+
         self._in_a_row += 1
         self._why, self._job = broken[0].reason, broken[0].job
         if self._in_a_row < BROKEN_IN_A_ROW:
@@ -68,4 +69,6 @@ class BrokenGroups:
         return self._error() if self._in_a_row and not self._one_came_through else None
 
     def _error(self) -> GroupsBroken:
+        from pipeline.supervisor.ledger import PROBE_EVERY_MS
+
         return GroupsBroken(self._run, self._in_a_row, self._why, self._job, probe_s=PROBE_EVERY_MS / 1000)

@@ -5,51 +5,54 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import overload
+from functools import cached_property
+from typing import TYPE_CHECKING, overload
 
-from pipeline.blobs import BlobSettings, open_store
+from pipeline.causes import Reason
 from pipeline.errors import InvalidRequest, RollstreamError
 from pipeline.keys import Keys, shard_of
 from pipeline.messages import CancelReason, JobResult
-from pipeline.redis_client import AsyncClient, reader_client
+from pipeline.redis_client import AsyncClient, ask, reader_client
 from pipeline.requests import DAY_S, JobRequest, bounded_int, bounded_number, bounded_seconds
 from pipeline.scripts.calls import MAX_BATCH, Scripts
-from pipeline.scripts.reward_calls import RewardScripts
-from pipeline.scripts.run_calls import RunScripts
 from pipeline.scripts.step_calls import StepScripts
 from pipeline.scripts.trainer_calls import TrainerScripts
 from pipeline.settings import QueueSettings
 from pipeline.step_request import StepRequest
-from pipeline.validation_request import ValidationRequest
 from trainer_client.bodies import BodyStore
 from trainer_client.broken_groups import BrokenGroups
 from trainer_client.calls import Calls
 from trainer_client.contact import Contact
 from trainer_client.dataset import check_dataset
-from trainer_client.engines_away import AwayMode
 from trainer_client.feed import Feed
 from trainer_client.inbox import Inbox, Kind
 from trainer_client.jobs import Job, Jobs
 from trainer_client.keeper import Keeper
 from trainer_client.lifetime import Lifetime
 from trainer_client.logs import Log
-from trainer_client.outside import Awaiting, GroupHook, Outside, ReportAnswer
+from trainer_client.on_loop import OnLoop
 from trainer_client.policy_version import PolicyVersion
 from trainer_client.progress import FeedProgress, Progress
 from trainer_client.reader import BLOCK_S, ResultsReader
 from trainer_client.results import Result
 from trainer_client.run_blobs import RunBlobs
-from trainer_client.run_pause import RunPause
-from trainer_client.run_statistics import RunStatistics, SeenJobs, read_statistics
-from trainer_client.servers import Servers
-from trainer_client.servers_to_load import ServersToLoad
+from trainer_client.seen_jobs import SeenJobs
 from trainer_client.step_stream import StepStream
 from trainer_client.steps import Step
-from trainer_client.updates import Updates
-from trainer_client.validation import Validation
-from trainer_client.validations import Validations
-from trainer_client.waiting import WaitReasons
-from trainer_client.weight_update import UpdateMode
+from trainer_client.waiting import ClientWaits
+
+if TYPE_CHECKING:  # what a plain loop does without is loaded by the part of `Run` that needs it
+    from pipeline.validation_request import ValidationRequest
+    from pipeline.wait_reasons import WaitReasons
+    from trainer_client.engines_away import AwayMode
+    from trainer_client.outside import Awaiting, GroupHook, Outside, ReportAnswer
+    from trainer_client.run_statistics import RunStatistics
+    from trainer_client.servers import Servers
+    from trainer_client.servers_to_load import ServersToLoad
+    from trainer_client.updates import Updates
+    from trainer_client.validation import Validation
+    from trainer_client.validations import Validations
+    from trainer_client.weight_update import UpdateMode
 
 log = Log(__name__)
 
@@ -57,7 +60,7 @@ RESERVE = 256
 """Prompts kept waiting in Redis."""
 
 
-class Run:
+class Run(OnLoop):
     """A run, held by its one live trainer. Made by `connect`.
 
     Each of its methods raises what ended the client, such as `StaleIncarnation` when another trainer took the run over.
@@ -88,15 +91,15 @@ class Run:
         self._scripts = Scripts(client, keys)
         self._step_scripts = StepScripts(client, keys)
         self._trainer_scripts = TrainerScripts(client, keys)
+        from pipeline.blobs import BlobSettings, open_store  # now: wrong settings are refused when it connects
+
         blobs = open_store(BlobSettings.load(), settings.namespace)
         self._bodies = BodyStore(client, self._calls, blobs)
         self._run_blobs = RunBlobs(run, blobs, client, settings)
         self._seen = SeenJobs()
         self._broken = BrokenGroups(run, incarnation)
         self._inbox = Inbox(incarnation, self._make_result, lambda record: progress.settle([record]), self._broken.take, base=progress.base)
-        self._reasons = WaitReasons(
-            run, client, keys, self._inbox, self._contact, namespace=settings.namespace, max_unread=settings.max_unread
-        )
+        self._reasons = ClientWaits(self._make_reasons, self._inbox, self._contact)
         self._ledger_stands = asyncio.Event()
         if not went_back:
             self._ledger_stands.set()
@@ -115,28 +118,8 @@ class Run:
             why_waiting=self._reasons.of_job,
         )
         self._version = PolicyVersion(run, incarnation, progress, self._trainer_scripts, self._calls)
-        self.servers = Servers(settings, client, self._calls, run)
-        """The model servers of the run."""
-        self._updates = Updates(
-            run,
-            new_pause=lambda: RunPause(settings, keys, client, self._trainer_scripts, self._calls, run, incarnation),
-            check_number=self._check_version,
-            set_version=self._version.set,
-            drop=self.servers.drop,
-            api_key=lambda: self.servers.api_key,
-        )
-        self._outside = Outside(
-            run=run,
-            incarnation=incarnation,
-            client=client,
-            keys=keys,
-            scripts=RewardScripts(self._scripts.run_script),
-            inbox=self._inbox,
-            bodies=self._bodies,
-            calls=self._calls,
-            life=self._life,
-            why_waiting=self._reasons.of_run,
-        )
+        self._hold_s = 0.0
+        """How long groups of steps that are opened from now on are held for their hook; 0 = there is none."""
         self._steps = StepStream(
             run=run,
             incarnation=incarnation,
@@ -150,24 +133,9 @@ class Run:
             life=self._life,
             on_open=self._ledger_stands.set,
             ack=self._ack_steps,
-            hold_s=lambda: self._outside.hold_s,
+            hold_s=lambda: self._hold_s,
             why_waiting=self._reasons.of_step,
             broken=self._broken,
-        )
-        self._validations = Validations(
-            run=run,
-            incarnation=incarnation,
-            base=lambda: progress.base,
-            settings=settings,
-            client=client,
-            keys=keys,
-            scripts=self._scripts,
-            run_scripts=RunScripts(client, keys),
-            inbox=self._inbox,
-            bodies=self._bodies,
-            calls=self._calls,
-            life=self._life,
-            why_waiting=self._reasons.of_job,
         )
         self._keeper = Keeper(
             run=run,
@@ -184,6 +152,82 @@ class Run:
         )
         self._tasks = asyncio.TaskGroup()
         self._reader_client = reader_client(settings, block_s=BLOCK_S)
+
+    # ---- parts that are made, and loaded, when they are first asked for
+
+    @cached_property
+    def servers(self) -> Servers:
+        """The model servers of the run."""
+        from trainer_client.servers import Servers
+
+        return Servers(self._settings, self._client, self._calls, self.id)
+
+    @cached_property
+    def _updates(self) -> Updates:
+        from trainer_client.run_pause import RunPause
+        from trainer_client.updates import Updates
+
+        return Updates(
+            self.id,
+            new_pause=lambda: RunPause(
+                self._settings, self._keys, self._client, self._trainer_scripts, self._calls, self.id, self.incarnation
+            ),
+            check_number=self._check_version,
+            set_version=self._version.set,
+            drop=self.servers.drop,
+            api_key=lambda: self.servers.api_key,
+        )
+
+    @cached_property
+    def _outside(self) -> Outside:
+        from pipeline.scripts.reward_calls import RewardScripts
+        from trainer_client.outside import Outside
+
+        return Outside(
+            run=self.id,
+            incarnation=self.incarnation,
+            client=self._client,
+            keys=self._keys,
+            scripts=RewardScripts(self._scripts.run_script),
+            inbox=self._inbox,
+            bodies=self._bodies,
+            calls=self._calls,
+            life=self._life,
+            why_waiting=self._reasons.of_run,
+        )
+
+    @cached_property
+    def _validations(self) -> Validations:
+        from pipeline.scripts.run_calls import RunScripts
+        from trainer_client.validations import Validations
+
+        return Validations(
+            run=self.id,
+            incarnation=self.incarnation,
+            base=lambda: self._progress.base,
+            settings=self._settings,
+            client=self._client,
+            keys=self._keys,
+            scripts=self._scripts,
+            run_scripts=RunScripts(self._client, self._keys),
+            inbox=self._inbox,
+            bodies=self._bodies,
+            calls=self._calls,
+            life=self._life,
+            why_waiting=self._reasons.of_job,
+        )
+
+    def _make_reasons(self) -> WaitReasons:
+        from pipeline.wait_reasons import WaitReasons
+
+        return WaitReasons(
+            self._client,
+            self._keys,
+            self.id,
+            namespace=self._settings.namespace,
+            max_unread=self._settings.max_unread,
+            incarnation=self.incarnation,
+        )
 
     # ---- prompts and steps
 
@@ -395,6 +439,8 @@ class Run:
             InvalidRequest: the index is that of another request or of a validation that was acked; or there is no version to be pinned to.
             WaitTimeout: says what stands in the way. It goes on: ask for the same index again.
         """
+        from pipeline.validation_request import ValidationRequest
+
         self._life.check(needs_open_run=True)
         if not isinstance(request, ValidationRequest):
             raise InvalidRequest(f"expected a ValidationRequest, got {type(request).__name__}", field="request")
@@ -462,7 +508,7 @@ class Run:
                         left.discard(result.job)
                     yield result
 
-    async def _why_no_result(self, left: set[str] | None) -> Sequence[str]:
+    async def _why_no_result(self, left: set[str] | None) -> Sequence[Reason]:
         return await (self._reasons.of_job(min(left)) if left else self._reasons.of_run())
 
     async def ack(self, results: Iterable[Result]) -> None:
@@ -502,6 +548,8 @@ class Run:
         Raises:
             InvalidRequest: no finite number, or outside the bounds of the job's step. The job goes on waiting.
         """
+        from trainer_client.outside import Awaiting
+
         if isinstance(job, Awaiting):
             return await job.report(score, components)
         return await self._outside.report(job.id if isinstance(job, Job) else job, score, components)
@@ -524,9 +572,9 @@ class Run:
         if not callable(hook):
             raise InvalidRequest(f"expected something to call, got {type(hook).__name__}", field="hook")
         bounded_number(deadline_s, "deadline_s", low=0.1, high=30 * DAY_S, unit="seconds")
-        if self._outside.hold_s or self._steps.has_open:
+        if self._hold_s or self._steps.has_open:
             raise InvalidRequest("expected one hook a run, before its steps: groups that are in flight would not be held", field="hook")
-        self._outside.hold_s = float(deadline_s)
+        self._hold_s = float(deadline_s)
         self._spawn("hook", self._serving(hook))
 
     async def _serving(self, hook: GroupHook) -> None:
@@ -572,12 +620,14 @@ class Run:
 
     async def statistics(self) -> RunStatistics:
         """How the run is doing, in numbers."""
+        from trainer_client.run_statistics import read_statistics
+
         return await self._calls.make(read_statistics, self._client, self._keys, self.id, self._seen)
 
     async def why_waiting(self) -> list[str]:
-        """What stands in the way of the run, as far as Redis tells: sentences for people."""
+        """What stands in the way of the run, as far as is known, what to see to first before the rest: sentences for people."""
         self._life.check()
-        return await self._reasons.of_run()
+        return [str(reason) for reason in await self._reasons.of_run()]
 
     def state_dict(self) -> dict[str, object]:
         """Where the trainer stands, in plain values, for its checkpoint: pass it as `resume` to go back to here."""
@@ -589,9 +639,12 @@ class Run:
         Done after every outage: a server that keeps its writes for a second before they are safe, or one that took over from another, may
         have lost the last of them.
         """
-        lost = await self._jobs.resubmit() + await self._validations.resubmit()
+        lost = await self._jobs.resubmit()
+        if "_validations" in vars(self):  # else none was asked for here
+            lost += await self._validations.resubmit()
         await self._steps.reopen()
-        lost += await self._outside.repeat()
+        if "_outside" in vars(self):  # else nothing was reported here
+            lost += await self._outside.repeat()
         if self._feed is not None:
             lost += await self._feed.repeat()
         return lost
@@ -613,7 +666,7 @@ class Run:
     # ---- life
 
     async def start(self) -> None:
-        await self._validations.load()
+        await self._find_open_validations()
         await self._tasks.__aenter__()
         reader = ResultsReader(self._reader_client, self._keys.results(self.id), self._inbox, self._contact)
         self._spawn("results", reader.run(self._life.stop))
@@ -622,6 +675,14 @@ class Run:
         self._spawn("tidy", self._keeper.tidy())
         self._spawn("repeat", self._keeper.repeat())
         self._spawn("sweep", self._run_blobs.sweep(self._life.stop))
+
+    async def _find_open_validations(self) -> None:
+        """Finds out which validations are not acked, before the first record is read."""
+        lines = await self._calls.make(ask, self._client, "HVALS", self._keys.validations(self.id))
+        words = [line.split() for line in lines]
+        # one of a history that was given up is begun anew when it is asked for: nobody will ack what it left
+        ours = [found for found in words if len(found) > 2 and found[0] == b"open" and int(found[2]) >= self._progress.base]
+        self._inbox.open_validations |= {int(found[1]) for found in ours}
 
     def _spawn(self, name: str, work: Awaitable[None]) -> None:
         self._tasks.create_task(self._guarded(name, work), name=f"{name}-{self.id}")

@@ -13,7 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pipeline.causes import Reason
 from pipeline.errors import RollstreamError
+
+FULL = "ack what was trained on, or give Redis more memory"
+"""What to do where no new work is taken."""
 
 
 class WaitTimeout(RollstreamError, TimeoutError):
@@ -22,16 +26,17 @@ class WaitTimeout(RollstreamError, TimeoutError):
     Args:
         what: what was waited for.
         waited_s: for how long.
-        why: what stands in its way, as far as Redis tells.
+        reasons: what stands in its way, as far as is known, what to see to first before the rest.
     """
 
-    def __init__(self, what: str, waited_s: float, why: Sequence[str]) -> None:
-        super().__init__(
-            f"{what}: nothing after {waited_s:.1f} s. " + " ".join(reason if reason.endswith("?") else f"{reason}." for reason in why)
-        )
+    def __init__(self, what: str, waited_s: float, reasons: Sequence[Reason]) -> None:
+        super().__init__(f"{what}: nothing after {waited_s:.1f} s. " + " ".join(f"{reason}." for reason in reasons))
         self.what = what
         self.waited_s = waited_s
-        self.why = tuple(why)
+        self.why = tuple(map(str, reasons))
+        """The reasons in sentences."""
+        self.causes = tuple(reason.cause for reason in reasons)
+        """The same as words of a closed list, for programs that pass them on."""
 
 
 class BodyMissing(RollstreamError):

@@ -25,6 +25,7 @@ from trainer_client.dataset import PlannedPrompt, Rows, plan
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
 from trainer_client.logs import Log
+from trainer_client.on_loop import OnLoop
 from trainer_client.progress import FeedProgress
 
 log = Log(__name__)
@@ -38,7 +39,7 @@ REPEAT_WINDOW_S = 60.0
 REPEAT_BYTES = 64 * 1024 * 1024
 
 
-class Feed:
+class Feed(OnLoop):
     """Pushes one data set.
 
     Args:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pipeline.causes import Reason
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest, QueueFull
 from pipeline.keys import Keys
@@ -15,11 +16,11 @@ from pipeline.redis_client import AsyncClient, ask
 from pipeline.requests import JobRequest, template_id
 from pipeline.scripts.calls import MAX_BATCH, Accepted, Scripts, Unit
 from pipeline.settings import QueueSettings
-from pipeline.supervisor.run_account import texts
 from trainer_client.calls import Calls
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
 from trainer_client.logs import Log
+from trainer_client.on_loop import OnLoop
 from trainer_client.results import Result
 
 log = Log(__name__)
@@ -38,7 +39,7 @@ class Submission:
     template_body: bytes
 
 
-class Job:
+class Job(OnLoop):
     """A job that was submitted."""
 
     def __init__(self, job_id: str, jobs: Jobs) -> None:
@@ -90,7 +91,7 @@ class Jobs:
         inbox: Inbox,
         calls: Calls,
         life: Lifetime,
-        why_waiting: Callable[[str], Awaitable[Sequence[str]]],
+        why_waiting: Callable[[str], Awaitable[Sequence[Reason]]],
     ) -> None:
         self.unsettled: dict[str, Submission] = {}
         """Submitted by this client and not ended, as far as we know."""
@@ -190,6 +191,8 @@ class Jobs:
         return next((word for word, count in counts.items() if count), "unknown")
 
     async def status(self, job: str) -> dict[str, str]:
+        from pipeline.supervisor.run_account import texts
+
         return texts(await self._calls.make(ask, self._client, "HGETALL", self._keys.job(job)))
 
 

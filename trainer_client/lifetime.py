@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar, cast
 
+from pipeline.causes import Reason
 from pipeline.errors import BrokerMisused, BrokerUnreachable, RunClosed, StaleIncarnation
 from trainer_client.errors import ClientClosed, ClientForked, WaitTimeout
 from trainer_client.logs import Log
@@ -92,7 +93,7 @@ class Lifetime:
         future: asyncio.Future[T],
         what: str,
         timeout_s: float | None,
-        why: Callable[[], Awaitable[Sequence[str]]],
+        why: Callable[[], Awaitable[Sequence[Reason]]],
         *,
         needs_open_run: bool = False,
     ) -> T:

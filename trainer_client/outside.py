@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipeline.causes import Reason
 from pipeline.codec import decode
 from pipeline.errors import DamagedBody, InvalidRequest, NewerMessage
 from pipeline.keys import Keys, job_id
@@ -29,6 +30,7 @@ from trainer_client.errors import BodyMissing
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
 from trainer_client.logs import Log
+from trainer_client.on_loop import OnLoop
 from trainer_client.records import AwaitingRecord, HeldRecord
 
 log = Log(__name__)
@@ -38,7 +40,7 @@ HOOKS_AT_ONCE = 16
 """Groups that are with the hook at the same time."""
 
 
-class Awaiting:
+class Awaiting(OnLoop):
     """A job that awaits its reward."""
 
     def __init__(self, record: AwaitingRecord, outside: Outside) -> None:
@@ -127,10 +129,8 @@ class Outside:
         bodies: BodyStore,
         calls: Calls,
         life: Lifetime,
-        why_waiting: Callable[[], Awaitable[Sequence[str]]],
+        why_waiting: Callable[[], Awaitable[Sequence[Reason]]],
     ) -> None:
-        self.hold_s = 0.0
-        """How long groups of steps that are opened from now on are held; 0 = no hook."""
         self._run = run
         self._incarnation = incarnation
         self._client = client

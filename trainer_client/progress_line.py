@@ -1,7 +1,7 @@
 """How a step comes along, for people: one line that is written over on a terminal, and a line a minute elsewhere.
 
     step 12   41/64 groups   12 filtered (23 %)   212/512 rollouts   5.1 groups/min   3,410 tokens/s   4:31 left   waits 2:04
-    step 12   0/64 groups   waits 1:10   no worker of stage RUN is alive: start one with `ops/launch`
+    step 12   0/64 groups   waits 1:10   No worker of stage RUN is alive, and 64 jobs wait there: start one (rollstream worker run ...)
 
 All of it is what the client has read anyway; only when nothing has come for a while is Redis asked why.
 """
@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
+from pipeline.causes import Reason
 from pipeline.keys import validation_serial
 from pipeline.supervisor.actions import Verdict
 from trainer_client.inbox import Inbox
@@ -88,15 +89,17 @@ class ProgressLine:
     Args:
         inbox: what the client has read.
         out: where it is written.
+        stalled_s: without a new result for so long it says why.
     """
 
-    def __init__(self, inbox: Inbox, out: TextIO | None = None) -> None:
+    def __init__(self, inbox: Inbox, out: TextIO | None = None, *, stalled_s: float = STALLED_S) -> None:
         self._inbox = inbox
+        self._stalled_s = stalled_s
         self._out = out or sys.stderr
         self._looks: deque[_Look] = deque(maxlen=WINDOW)
 
     @asynccontextmanager
-    async def shown(self, index: int, target: int, why: Callable[[], Awaitable[Sequence[str]]]) -> AsyncIterator[None]:
+    async def shown(self, index: int, target: int, why: Callable[[], Awaitable[Sequence[Reason]]]) -> AsyncIterator[None]:
         """Shows the line as long as the block runs."""
         task = asyncio.create_task(self._show(index, target, why), name=f"progress of step {index}")
         try:
@@ -106,7 +109,7 @@ class ProgressLine:
             await asyncio.gather(task, return_exceptions=True)
             self._write("")
 
-    async def _show(self, index: int, target: int, why: Callable[[], Awaitable[Sequence[str]]]) -> None:
+    async def _show(self, index: int, target: int, why: Callable[[], Awaitable[Sequence[Reason]]]) -> None:
         began_s = time.monotonic()
         self._looks.clear()
         if not self._out.isatty():
@@ -114,9 +117,9 @@ class ProgressLine:
         while True:
             now_s = time.monotonic()
             progress = self.look(index, target, began_s, now_s)
-            if now_s - self._looks[-1].at_s > STALLED_S:
+            if now_s - self._looks[-1].at_s >= self._stalled_s:
                 reasons = await why()
-                progress = replace(progress, why=reasons[0] if reasons else "")
+                progress = replace(progress, why=str(reasons[0]) if reasons else "")
             self._write(line_of(progress))
             await asyncio.sleep(PAINT_EVERY_S if self._out.isatty() else LOG_EVERY_S)
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import orjson
 
 from pipeline.messages import JobResult, Outcome, SegmentSize, TrajectoryCounts
 from pipeline.segment_sizes import read_sizes
 from pipeline.supervisor.actions import Verdict
-from pipeline.supervisor.monitors import Starvation, read_starvation
 from pipeline.trajectory_counts import read_counts
+
+if TYPE_CHECKING:  # loaded with the first step
+    from pipeline.supervisor.monitors import Starvation
 
 STAGES = ("init", "run", "eval")
 
@@ -101,7 +103,7 @@ class StepRecord:
     cancel_settled_s: float | None = None
     """Of the cancels that were accounted to this step: the longest from an earlier step's target to the end of the last member; None =
     there were none."""
-    starvation: Starvation = field(default_factory=lambda: Starvation(watched_s=0.0, short_s={}))
+    starvation: Starvation = field(default_factory=lambda: _starvation({}))
     """In how much of its time too little was at work."""
     monitors: Mapping[str, float] = field(default_factory=dict)
     """Figures of the length monitor when it was reached (`LengthBias.figures`)."""
@@ -321,9 +323,15 @@ def _step(entry: str, found: Mapping[str, str]) -> StepRecord:
         tokens_stale=int(found.get("tokens_stale") or 0),
         tokens_late=int(found.get("tokens_late") or 0),
         cancel_settled_s=int(found["cut_ms"]) / 1000 if found.get("cut_ms") else None,
-        starvation=read_starvation(found, watched_ms=int(found.get("watched_ms") or 0)),
+        starvation=_starvation(found),
         monitors=_components(found.get("monitors", "")),
     )
+
+
+def _starvation(found: Mapping[str, str]) -> Starvation:
+    from pipeline.supervisor.monitors import read_starvation
+
+    return read_starvation(found, watched_ms=int(found.get("watched_ms") or 0))
 
 
 def _member_components(text: str) -> dict[str, tuple[float | None, ...]]:

@@ -18,9 +18,10 @@ from pipeline.messages import Grade, JobResult, Outcome, Segment, Trajectory
 from pipeline.supervisor.loss_policy import Loss
 from trainer_client.bodies import BodyStore
 from trainer_client.errors import BodyMissing
+from trainer_client.on_loop import OnLoop
 
 
-class Result:
+class Result(OnLoop):
     """One ended job."""
 
     def __init__(self, record: JobResult, bodies: BodyStore, keys: Keys, ack: Callable[[Sequence[Result]], Awaitable[None]]) -> None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from pipeline.blob_sweep import job_states, sweep_blobs
-from pipeline.blobs import BlobStore
 from pipeline.errors import BrokerError
 from pipeline.redis_client import AsyncClient
 from pipeline.settings import QueueSettings
 from trainer_client.inbox import Kind
 from trainer_client.logs import Log
+
+if TYPE_CHECKING:  # loaded where a store is set
+    from pipeline.blobs import BlobStore
 
 log = Log(__name__)
 
@@ -41,6 +43,8 @@ class RunBlobs:
         """Looks for what nobody needs, until told to stop."""
         if self._store is None:
             return
+        from pipeline.blob_sweep import sweep_blobs
+
         while not stop.is_set():
             try:
                 swept = await sweep_blobs(
@@ -59,6 +63,8 @@ class RunBlobs:
         store = self._store
         if store is None:
             return 0
+        from pipeline.blob_sweep import job_states
+
         acked = {unit for _, kind, unit in units if kind != "step"}
         here = await asyncio.to_thread(store.jobs_of, self._run)
         asked = [job for job in here if job in acked or job.rpartition(".")[0] in acked]

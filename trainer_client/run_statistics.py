@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 from pipeline.keys import Keys
-from pipeline.messages import JobResult
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.supervisor.run_account import Monitors, read_monitors, texts, tokens_by_fate
+from trainer_client.seen_jobs import SeenJobs
 
 OUTCOME, GROUPS, PROMPTS, EPOCH = "out.", "groups.", "prompts.", "epoch."
 
@@ -62,26 +61,6 @@ class RunStatistics:
     turns: int
     seconds: Mapping[str, float]
     """Seconds a stage and in all, summed; of the attempts that were kept."""
-
-
-@dataclass(slots=True)
-class SeenJobs:
-    """Sums over the records that one client has read."""
-
-    jobs: int = 0
-    sampled_tokens: int = 0
-    total_tokens: int = 0
-    turns: int = 0
-    seconds: Counter[str] = field(default_factory=Counter)
-
-    def add(self, record: JobResult) -> None:
-        """One more."""
-        self.jobs += 1
-        self.sampled_tokens += record.sampled_tokens
-        self.total_tokens += record.total_tokens
-        self.turns += record.turns
-        for stage, seconds in record.seconds.items():
-            self.seconds[stage] += seconds  # type: ignore[assignment]  # Counter is typed for whole numbers only
 
 
 async def read_statistics(client: AsyncClient, keys: Keys, run: str, seen: SeenJobs) -> RunStatistics:

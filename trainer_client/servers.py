@@ -10,9 +10,10 @@ from pipeline.inference_pool.records import ControlledBy
 from pipeline.redis_client import AsyncClient
 from pipeline.settings import QueueSettings
 from trainer_client.calls import Calls
+from trainer_client.on_loop import OnLoop
 
 
-class Servers:
+class Servers(OnLoop):
     """`Run.servers`."""
 
     def __init__(self, settings: QueueSettings, client: AsyncClient, calls: Calls, run: str) -> None:

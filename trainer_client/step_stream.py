@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from pipeline.causes import Cause, Reason
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest, QueueFull
 from pipeline.keys import Keys, job_id
@@ -18,11 +19,11 @@ from pipeline.supervisor.step_spec import StepSpec
 from trainer_client.bodies import BodyStore
 from trainer_client.broken_groups import BrokenGroups
 from trainer_client.calls import Calls
+from trainer_client.errors import FULL, WaitTimeout
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
 from trainer_client.policy_version import PolicyVersion
 from trainer_client.progress import Progress
-from trainer_client.progress_line import ProgressLine
 from trainer_client.records import GroupRecord, StepRecord
 from trainer_client.steps import Group, Step
 
@@ -46,7 +47,7 @@ class StepStream:
         on_open: Callable[[], None],
         ack: Callable[[int], Awaitable[None]],
         hold_s: Callable[[], float],
-        why_waiting: Callable[[int], Awaitable[Sequence[str]]],
+        why_waiting: Callable[[int], Awaitable[Sequence[Reason]]],
         broken: BrokenGroups,
     ) -> None:
         self._run = run
@@ -64,7 +65,6 @@ class StepStream:
         self._hold_s = hold_s
         self._why_waiting = why_waiting
         self._broken = broken
-        self._line = ProgressLine(inbox)
         self._open: dict[int, StepRequest] = {}
         self._empty: set[int] = set()
         self._given_out = -1
@@ -76,10 +76,11 @@ class StepStream:
         index = self._first(start)
         last = math.inf if count is None else index + count - 1
         while index <= last and index not in self._empty:
-            for ahead in range(index, int(min(index + request.ahead, last)) + 1):
-                await self._open_step(ahead, request)
             asked_s = time.monotonic()
-            record = await (self._watched(index, request, timeout_s) if progress else self._wait_for(index, timeout_s))
+            for ahead in range(index, int(min(index + request.ahead, last)) + 1):
+                await self._open_step(ahead, request, timeout_s)
+            left_s = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - asked_s))
+            record = await (self._watched(index, request, left_s) if progress else self._wait_for(index, left_s))
             if not record.groups:
                 await self._end_empty(index, timeout_s)
                 if (error := self._broken.at_the_end()) is not None:
@@ -92,7 +93,7 @@ class StepStream:
     async def reopen(self) -> None:
         """Asks again for the steps that are open, in case Redis lost that they were asked for."""
         for index, request in sorted(self._open.items()):
-            await self._ask_for(index, request)
+            await self._ask_for(index, request, None)
 
     def close_up_to(self, index: int) -> None:
         """Steps that were acked need not be asked for again."""
@@ -112,10 +113,10 @@ class StepStream:
             )
         return start
 
-    async def _open_step(self, index: int, request: StepRequest) -> None:
+    async def _open_step(self, index: int, request: StepRequest, timeout_s: float | None) -> None:
         if index in self._open:
             return
-        word = await self._ask_for(index, request)
+        word = await self._ask_for(index, request, timeout_s)
         if word == "reached":
             self._inbox.accept_older(index)
         self._open[index] = request
@@ -131,7 +132,9 @@ class StepStream:
         """A deterministic step that is being sampled: the weights may not change now."""
         return next((index for index, request in self._open.items() if request.deterministic and index > self._given_out), None)
 
-    async def _ask_for(self, index: int, request: StepRequest) -> str:
+    async def _ask_for(self, index: int, request: StepRequest, timeout_s: float | None) -> str:
+        """Waits while Redis takes no new work; not longer than the step may be waited for."""
+        started_s = time.monotonic()
         template = replace(request.template(), hold_s=self._hold_s())
         body = encode(template)
         while True:
@@ -148,6 +151,9 @@ class StepStream:
                     base=self._progress.base,
                 )
             except QueueFull as error:
+                waited_s = time.monotonic() - started_s
+                if timeout_s is not None and waited_s + error.retry_after_s > timeout_s:
+                    raise WaitTimeout(f"step {index}", waited_s, [Reason(Cause.QUEUE_FULL, error.why, FULL)]) from error
                 await self._life.pause(error.retry_after_s)
 
     async def _wait_for(self, index: int, timeout_s: float | None) -> StepRecord:
@@ -155,7 +161,9 @@ class StepStream:
         return await self._life.wait(future, f"step {index}", timeout_s, lambda: self._why_waiting(index), needs_open_run=True)
 
     async def _watched(self, index: int, request: StepRequest, timeout_s: float | None) -> StepRecord:
-        async with self._line.shown(index, request.groups, lambda: self._why_waiting(index)):
+        from trainer_client.progress_line import ProgressLine
+
+        async with ProgressLine(self._inbox).shown(index, request.groups, lambda: self._why_waiting(index)):
             return await self._wait_for(index, timeout_s)
 
     def _step(self, record: StepRecord, waited_s: float) -> Step:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from pipeline.codec import decode
 from pipeline.keys import Keys
@@ -11,18 +11,20 @@ from pipeline.messages import JobResult, Outcome, Prompt, Trajectory
 from pipeline.supervisor.loss_policy import Loss, loss_of
 from pipeline.supervisor.staleness import Version, age, is_too_old, oldest_of
 from pipeline.supervisor.step_spec import StepSpec
-from trainer_client.batches.batch import Batch, BatchHow, batch_of
-from trainer_client.batches.manifest import Manifest, ManifestGroup, ManifestMember
-from trainer_client.batches.reading import Missing, RolloutsHow, completed, take_rollouts
-from trainer_client.batches.rollout import Rollout
 from trainer_client.bodies import BodyStore
 from trainer_client.errors import BodyMissing
+from trainer_client.on_loop import OnLoop
 from trainer_client.records import GroupRecord, StepRecord
 from trainer_client.results import Result, fetch_trajectories
-from trainer_client.step_metrics import step_metrics
+
+if TYPE_CHECKING:  # loaded when a step's trajectories are asked for
+    from trainer_client.batches.batch import Batch, BatchHow
+    from trainer_client.batches.manifest import Manifest, ManifestGroup, ManifestMember
+    from trainer_client.batches.reading import Missing, RolloutsHow
+    from trainer_client.batches.rollout import Rollout
 
 
-class Group:
+class Group(OnLoop):
     """One group of a step: the members that count, in their order, and the others."""
 
     def __init__(
@@ -88,6 +90,9 @@ class Group:
 
     async def rollouts(self, **how: Unpack[RolloutsHow]) -> list[Rollout]:
         """What each of `members` did, as plain values; see `Step.rollouts`. A group has the same advantages alone as in its step."""
+        from trainer_client.batches.manifest import Manifest
+        from trainer_client.batches.reading import completed, take_rollouts
+
         manifest = Manifest(run=self.record.run, step=self.record.step or 0, tag=self.tag, groups=(manifest_group(self),))
         whole = await completed(manifest, self._bodies, missing=how.get("missing", "raise"))
         return await take_rollouts(whole, self._bodies, blobs=self._bodies.blobs, **how)
@@ -96,7 +101,7 @@ class Group:
         return f"<Group {self.id} {self.record.verdict} rewards={list(self.rewards)}>"
 
 
-class Step:
+class Step(OnLoop):
     """A step that is complete, or ended short since the prompts did."""
 
     def __init__(
@@ -142,6 +147,8 @@ class Step:
     @property
     def metrics(self) -> dict[str, float]:
         """Flat numbers, the same names in every step (`step_metrics`)."""
+        from trainer_client.step_metrics import step_metrics
+
         return step_metrics(
             self.record,
             counted=self.all_groups,
@@ -167,6 +174,9 @@ class Step:
         Raises:
             BodyMissing, DamagedBody: of such a member.
         """
+        from trainer_client.batches.manifest import Manifest
+        from trainer_client.batches.reading import completed
+
         if self._manifest is None:
             known = Manifest(
                 run=self.record.run,
@@ -185,6 +195,8 @@ class Step:
         Args:
             shard: rank and number of ranks; it reads the trajectories of its own share only.
         """
+        from trainer_client.batches.batch import batch_of
+
         manifest = await self.manifest(missing=how.get("missing", "raise"))
         return await batch_of(manifest, self._bodies, shard=shard, blobs=self._bodies.blobs, **how)
 
@@ -204,6 +216,8 @@ class Step:
             BodyMissing, DamagedBody: a trajectory cannot be had.
             InvalidRequest
         """
+        from trainer_client.batches.reading import take_rollouts
+
         manifest = await self.manifest(missing=how.get("missing", "raise"))
         return await take_rollouts(manifest, self._bodies, shard=shard, blobs=self._bodies.blobs, **how)
 
@@ -217,6 +231,8 @@ class Step:
 
 def manifest_group(group: Group) -> ManifestGroup:
     """A group as manifests have it: from its records alone."""
+    from trainer_client.batches.manifest import ManifestGroup
+
     return ManifestGroup(
         id=group.id,
         prompt_id=group.prompt_id,
@@ -228,6 +244,8 @@ def manifest_group(group: Group) -> ManifestGroup:
 
 
 def _manifest_member(result: Result, reward: float) -> ManifestMember:
+    from trainer_client.batches.manifest import ManifestMember
+
     record = result.record
     return ManifestMember(
         number=record.member,

@@ -11,12 +11,13 @@ from pipeline.messages import Json
 from pipeline.requests import bounded_int
 from pipeline.validation_request import ValidationRequest
 from trainer_client.bodies import BodyStore
+from trainer_client.on_loop import OnLoop
 from trainer_client.results import Result, fetch_trajectories
 from trainer_client.validation_numbers import Estimate, mean_of, pass_at_k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationMember:
+class ValidationMember(OnLoop):
     """One sample of a prompt."""
 
     number: int
@@ -35,7 +36,7 @@ class ValidationMember:
         return self.score is not None
 
 
-class ValidationGroup:
+class ValidationGroup(OnLoop):
     """One prompt and its members."""
 
     def __init__(self, row: int, prompt: Json, members: Sequence[ValidationMember]) -> None:
@@ -73,7 +74,7 @@ class ValidationGroup:
         return f"<ValidationGroup {self.row} scores={list(self.scores)}>"
 
 
-class Validation:
+class Validation(OnLoop):
     """A validation of which every member has ended."""
 
     def __init__(

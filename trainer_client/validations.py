@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pipeline.causes import Cause, Reason
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest, QueueFull
 from pipeline.keys import Keys, group_id, job_id, validation_prompt
@@ -32,7 +33,7 @@ from pipeline.settings import QueueSettings
 from pipeline.validation_request import ValidationRequest
 from trainer_client.bodies import BodyStore
 from trainer_client.calls import Calls
-from trainer_client.errors import WaitTimeout
+from trainer_client.errors import FULL, WaitTimeout
 from trainer_client.inbox import Inbox, Kind
 from trainer_client.lifetime import Lifetime
 from trainer_client.logs import Log
@@ -89,7 +90,7 @@ class Validations:
         bodies: BodyStore,
         calls: Calls,
         life: Lifetime,
-        why_waiting: Callable[[str], Awaitable[Sequence[str]]],
+        why_waiting: Callable[[str], Awaitable[Sequence[Reason]]],
     ) -> None:
         self._run = run
         self._incarnation = incarnation
@@ -105,14 +106,6 @@ class Validations:
         self._life = life
         self._why_waiting = why_waiting
         self._asked: dict[int, Asked] = {}
-
-    async def load(self) -> None:
-        """Finds out which validations are open, before the first record is read."""
-        lines = await self._calls.make(ask, self._client, "HVALS", self._keys.validations(self._run))
-        words = [line.split() for line in lines]
-        # one of a history that was given up is begun anew when it is asked for: nobody will ack what it left
-        ours = [found for found in words if len(found) > 2 and found[0] == b"open" and int(found[2]) >= self._base()]
-        self._inbox.open_validations |= {int(found[1]) for found in ours}
 
     async def validate(self, request: ValidationRequest, index: int | None, timeout_s: float | None) -> Validation:
         """See `Run.validate`."""
@@ -210,7 +203,9 @@ class Validations:
                         log.warning("validation_waits", run=self._run, validation=asked.index, why=error.why)
                         told = True
                     if ends_s is not None and time.monotonic() + error.retry_after_s > ends_s:
-                        raise WaitTimeout(_name(asked), time.monotonic() - started_s, [error.why]) from error
+                        raise WaitTimeout(
+                            _name(asked), time.monotonic() - started_s, [Reason(Cause.QUEUE_FULL, error.why, FULL)]
+                        ) from error
                     await self._life.pause(error.retry_after_s)
                     self._life.check(needs_open_run=True)
 

@@ -6,7 +6,7 @@
     Server, Assignment, ...       what goes in and out (`records.py`)
     label, number_of, ...         the labels of weights (`labels.py`)
     wrong_address                 what may be the address of a server (`addresses.py`)
-    why_waiting, standing         the state in sentences, for people (`words.py`)
+    why_waiting, standing         the state for people: reasons (`pipeline.causes`), and sentences (`words.py`)
 
 State is in Redis under a tag of its own, `{<namespace>:pool}`; its keys are listed in `pipeline/keys.py`, its scripts are `pool_*.lua`.
 """

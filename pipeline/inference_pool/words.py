@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.causes import Cause, Reason
 from pipeline.inference_pool.labels import label_in_record, unproven_label
 from pipeline.inference_pool.records import Pause, PoolState, ServerState
 
@@ -10,19 +11,31 @@ def pause_words(state: PoolState) -> list[str]:
     """Who paused the run and since when, also when that lapsed; empty when nobody did."""
     if state.pause is None:
         return []
-    return [_paused(state, state.pause) if state.is_paused else _lapsed(state, state.pause)]
+    if not state.is_paused:
+        return [_lapsed(state, state.pause)]
+    return [f"{_paused(state, state.pause)}: no model call begins until {state.pause.holder} ends that"]
 
 
-def why_waiting(state: PoolState) -> list[str]:
+def why_waiting(state: PoolState) -> list[Reason]:
     """Why calls of a run cannot begin; empty when some can."""
-    if state.is_paused:
-        return pause_words(state)
+    add = f"rollstream llm add --run {state.run} URL"
+    if state.pause is not None and state.is_paused:
+        do = f"no model call begins until {state.pause.holder} ends that (rollstream llm list --run {state.run})"
+        return [Reason(Cause.SERVERS_PAUSED, _paused(state, state.pause), do)]
     if not state.servers:
-        return [f"No model server is attached to the run: rollstream llm add --run {state.run} URL (a task that calls none needs none)"]
-    if any(server.is_usable for server in state.servers):
+        return [Reason(Cause.NO_SERVER, "No model server is attached to the run", f"{add} (a task that calls none needs none)")]
+    usable = [server for server in state.servers if server.is_usable]
+    if usable and all(server.engine_paused for server in usable):
+        what = f"The engine of each server is paused, by nobody that the pool knows of ({', '.join(server.url for server in usable)})"
+        return [Reason(Cause.SERVERS_PAUSED, what, "resume it (POST /resume), or let the next weight_update do it")]
+    if usable:
         return []
-    said = "; ".join(f"{server.url} {standing(server, state)}" for server in state.servers)
-    return [f"No synced server: {said}", *pause_words(state)]
+    what = f"No synced server ({'; '.join(f'{server.url} {standing(server, state)}' for server in state.servers)})"
+    if any(server.standing == "unsynced" for server in state.servers):
+        why = Reason(Cause.SERVER_UNSYNCED, what, "run.weight_update loads and labels them")
+    else:
+        why = Reason(Cause.SERVER_DOWN, what, f"start one again, or add another ({add})")
+    return [why, *(Reason(Cause.SERVER_UNSYNCED, word) for word in pause_words(state))]
 
 
 def standing(server: ServerState, state: PoolState) -> str:
@@ -57,7 +70,7 @@ def _unsynced(server: ServerState, state: PoolState) -> str:
 def _paused(state: PoolState, pause: Pause) -> str:
     to = f" to {label_in_record(pause.to, state.run)}" if pause.to else ""
     what = {"away": "Its engines are away", "leaving": "Its engines are about to be away"}.get(pause.why, f"Its weights are updated{to}")
-    return f"{what}, since {_ago(pause.since_ms, state)}: no model call begins until {pause.holder} ends that"
+    return f"{what}, since {_ago(pause.since_ms, state)}"
 
 
 def _lapsed(state: PoolState, pause: Pause) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import orjson
 
@@ -22,11 +22,12 @@ from pipeline.redis_client import AsyncClient
 from pipeline.scripts.calls import Scripts
 from pipeline.scripts.replies import check_refusal, full_when_out_of_memory, text, whole
 from pipeline.scripts.runner import Arg, ScriptRunner
-from pipeline.supervisor.actions import Account, Launch, Reach, Spare
 from pipeline.supervisor.informative import check_policy
-from pipeline.supervisor.monitors import lengths_text
 from pipeline.supervisor.step_spec import StepSpec
-from pipeline.supervisor.views import Basis
+
+if TYPE_CHECKING:  # what supervisors call with; a trainer does not load it
+    from pipeline.supervisor.actions import Account, Launch, Reach, Spare
+    from pipeline.supervisor.views import Basis
 
 PROMPTS_A_CALL = 128
 BYTES_A_CALL = 4 * 1024 * 1024
@@ -152,6 +153,8 @@ class StepScripts:
         Raises:
             Moved, RunClosed
         """
+        from pipeline.supervisor.monitors import lengths_text
+
         args = _basis(basis)
         for account in accounts:
             args += [account.group, account.verdict.value, account.why, "" if account.step is None else account.step, account.want]

@@ -25,12 +25,13 @@ from trainer_client.contact import PATIENCE_S, Contact
 from trainer_client.embedded_server import with_server
 from trainer_client.first_contact import first_contact
 from trainer_client.lifetime import Lifetime
+from trainer_client.on_loop import OnLoop
 
 LABEL = "(reader)"
 """What its log lines and errors have in the place of a run's id."""
 
 
-class BodyReader:
+class BodyReader(OnLoop):
     """Reads what manifests name. Made by `connect_reader`.
 
     Its calls wait for Redis over an outage, as those of a run do, and raise `ClientClosed` after its end.

@@ -236,5 +236,6 @@ class RunWatch:
         except (BrokerError, redis.RedisError) as error:
             log.warning("calls_wait", run=self._run, calls=self._waiting, why=[f"Redis does not answer: {error}"])
             return
-        why = why_waiting(state) or ["servers are up, but this process cannot reach them or they have not the model that is asked for"]
+        reasons = [str(reason) for reason in why_waiting(state)]
+        why = reasons or ["servers are up, but this process cannot reach them or they have not the model that is asked for"]
         log.warning("calls_wait", run=self._run, calls=self._waiting, why=why)

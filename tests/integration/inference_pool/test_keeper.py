@@ -173,8 +173,8 @@ async def test_a_server_that_does_not_answer_is_told_by_name_and_comes_back(
 
         await wait_until(is_down, "two looks found nobody")
         (why,) = why_waiting(await pool.state(RUN))
-        assert why.startswith(f"No synced server: unix:{folder / 'late'} is down since ")
-        assert "No such file or directory" in why
+        assert why.what.startswith(f"No synced server (unix:{folder / 'late'} is down since ")
+        assert "No such file or directory" in why.what
         assert not call.done()
 
         async with a_server(folder, "late") as server:

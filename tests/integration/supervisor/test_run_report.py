@@ -19,7 +19,8 @@ from pipeline.settings import QueueSettings
 from pipeline.supervisor.run_account import read_monitors, read_steps, texts
 from pipeline.supervisor.step_spec import StepSpec
 from tests.integration.supervisor.fleet import RUN, Fleet, all_right, mixed
-from trainer_client.run_statistics import SeenJobs, read_statistics
+from trainer_client.run_statistics import read_statistics
+from trainer_client.seen_jobs import SeenJobs
 
 SPEC = StepSpec(target=2, n=4, over=1.0)
 

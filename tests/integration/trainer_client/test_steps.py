@@ -215,11 +215,13 @@ async def test_a_step_that_does_not_come_says_that_no_supervisor_draws(settings:
         feed = run.feed(rows(3))
         await wait_until(feed.ended.is_set, "all was fed")
 
-        with pytest.raises(WaitTimeout, match="3 prompts are in the reserve and no group is in flight: is a supervisor running"):
+        with pytest.raises(WaitTimeout, match="No supervisor is alive, and 3 prompts in the reserve are not drawn: start one"):
             await anext(run.steps(SPEC, timeout_s=0.05))
 
         await ask(client, "HSET", keys.run(RUN), "paused", "1")
-        assert await run.why_waiting() == ["The run is paused: nothing is admitted"]  # and nothing that leads astray
+        paused, absent = await run.why_waiting()
+        assert paused.startswith("The run is paused: nothing is admitted")
+        assert absent.startswith("No supervisor is alive: start one"), "that nothing is drawn has another cause"
 
 
 async def test_a_step_that_does_not_come_says_what_its_groups_fell_to(settings: QueueSettings, supervisor: Supervisor, pump: Pump) -> None:
@@ -228,14 +230,14 @@ async def test_a_step_that_does_not_come_says_what_its_groups_fell_to(settings: 
 
     async with connect(settings, run=RUN) as run:
         run.feed(rows(3))
-        with pytest.raises(WaitTimeout, match=r"were dropped: 2 of 4 valid, 3 needed: infra_failure 2 \(.* job show \S+\.0\)"):
+        with pytest.raises(WaitTimeout, match=r"were dropped \(2 of 4 valid, 3 needed: infra_failure 2\): rollstream job show \S+\.0 "):
             await anext(run.steps(SPEC.model_copy(update={"max_redraws": 1000}), timeout_s=2.0))
 
 
 async def test_a_step_that_does_not_come_says_which_stage_has_no_worker(settings: QueueSettings, supervisor: Supervisor) -> None:
     async with connect(settings, run=RUN) as run:
         run.feed(rows(20))
-        with pytest.raises(WaitTimeout, match=r"Step 1 has 0 of 2 groups.* No worker of stage INIT is alive, and \d+ jobs wait there"):
+        with pytest.raises(WaitTimeout, match=r"No worker of stage INIT is alive, and \d+ jobs wait there: .* Step 1 has 0 of 2 groups"):
             await anext(run.steps(SPEC, timeout_s=1.0))
 
         assert any("No worker of stage INIT" in reason for reason in await run.why_waiting())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgpack
 import pytest
 
+from pipeline.causes import Cause
 from pipeline.codec import decode
 from pipeline.errors import InvalidRequest, StaleIncarnation
 from pipeline.keys import Keys
@@ -16,8 +17,8 @@ from pipeline.messages import CancelReason, JobTemplate, Prompt
 from pipeline.redis_client import AsyncClient, ask, command_client
 from pipeline.scripts import Begun, Claim, Scripts
 from pipeline.settings import QueueSettings
-from pipeline.supervisor import CancelRule
 from pipeline.supervisor.loop import Supervisor
+from pipeline.supervisor.step_spec import CancelRule
 from pipeline.testing import PrivateServer, QueueAudit, wait_until
 from tests.integration.trainer_client.pump import Pump, alternating, pumping
 from tests.integration.trainer_client.rows import row_of, rows
@@ -399,8 +400,9 @@ async def test_a_wait_says_how_many_of_its_lane_stand_before_it(
         with pytest.raises(WaitTimeout) as waited:
             await run.validate(a_validation(2, 2), timeout_s=0.2)
 
-        assert waited.value.why[:2] == ("The run is paused: nothing is admitted", "The job waits in the queue of its run behind 0 others")
-        assert (await run._reasons.of_job(f"{RUN}.v1-1.0.0"))[1].endswith("behind 2 others")
+        assert waited.value.causes[0] is Cause.RUN_PAUSED
+        assert waited.value.why[-1] == "The job waits in the queue of its run behind 0 others"
+        assert (await run._reasons.of_job(f"{RUN}.v1-1.0.0"))[-1].what.endswith("behind 2 others")
 
 
 async def test_what_is_not_acked_lives_on_with_its_groups(settings: QueueSettings, pump: Pump, client: AsyncClient, keys: Keys) -> None:

@@ -17,6 +17,7 @@ from ops.gateway.bodies import parse_object
 from ops.gateway.events import KINDS, as_event, kinds_of, position_of
 from ops.gateway.refusals import Refusal, refusal_of
 from ops.gateway.settings import GatewaySettings
+from pipeline.causes import Cause, Reason
 from pipeline.errors import BrokerUnreachable, InvalidRequest, QueueFull, RunClosed, StaleIncarnation
 from pipeline.testing.builders import a_trajectory
 from trainer_client import ClientClosed, WaitTimeout
@@ -38,7 +39,7 @@ def refused(error: Exception) -> dict[str, object]:
         (RunClosed("r", "cancelled"), 503, "run_closed"),
         (ClientClosed("r"), 503, "draining"),
         (BrokerUnreachable("redis://user:hunter2@h:1 is away"), 503, "no_redis"),
-        (WaitTimeout("job", 1.0, ["nobody works"]), 504, "timeout"),
+        (WaitTimeout("job", 1.0, [Reason(Cause.NO_WORKER, "nobody works")]), 504, "timeout"),
         (ZeroDivisionError("secret thing"), 500, "internal"),
     ],
 )

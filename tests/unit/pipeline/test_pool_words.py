@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ops.llm_view import as_map, as_text
+from pipeline.causes import Cause
 from pipeline.inference_pool import AllowedLabels, Pause, PoolState, ServerState, standing, why_waiting
 
 NOW_MS = 1_000_000
@@ -62,18 +64,35 @@ def test_each_standing_says_why(server: ServerState, said: str) -> None:
     assert said in standing(server, a_state(server))
 
 
-def test_who_waits_is_told_what_for() -> None:
-    down = replace(UP, standing="down", why="connection refused")
-    assert why_waiting(a_state(UP)) == []
-    assert why_waiting(a_state(UP, down)) == []
-    assert why_waiting(a_state(down)) == ["No synced server: http://a is down since 40 s: connection refused"]
-    assert "rollstream llm add --run run1 URL" in why_waiting(a_state())[0]
-    assert why_waiting(a_state(replace(UP, standing="unsynced"), allowed="run1/none"))[0].endswith("has had no weight update yet")
-    assert why_waiting(a_state(UP, pause=PAUSE)) == ["Its weights are updated to 1.5, since 7 s: no model call begins until t1 ends that"]
-    assert why_waiting(a_state(UP, pause=replace(PAUSE, why="away", to="")))[0].startswith("Its engines are away, since 7 s")
+def test_who_waits_is_told_what_for_and_what_to_do() -> None:
+    down, unsynced = replace(UP, standing="down", why="connection refused"), replace(UP, standing="unsynced")
     lapsed = replace(PAUSE, until_ms=NOW_MS - 2_000)
-    assert why_waiting(a_state(UP, pause=lapsed)) == []
-    assert why_waiting(a_state(down, pause=lapsed))[1].startswith("The update by t1 lapsed 2 s ago")
+
+    def told(*servers: ServerState, **state: Any) -> list[tuple[Cause, str]]:
+        return [(reason.cause, str(reason)) for reason in why_waiting(a_state(*servers, **state))]
+
+    assert told(UP) == told(UP, down) == told(UP, replace(UP, engine_paused=True)) == told(UP, pause=lapsed) == []
+    assert told(down) == [
+        (
+            Cause.SERVER_DOWN,
+            "No synced server (http://a is down since 40 s: connection refused): start one again, or add another (rollstream llm add "
+            "--run run1 URL)",
+        )
+    ]
+    [(cause, said)] = told()
+    assert cause is Cause.NO_SERVER
+    assert "rollstream llm add --run run1 URL" in said
+    [(cause, said)] = told(unsynced, allowed="run1/none")
+    assert cause is Cause.SERVER_UNSYNCED
+    assert "has had no weight update yet): run.weight_update" in said
+    [(cause, said)] = told(UP, pause=PAUSE)
+    assert cause is Cause.SERVERS_PAUSED
+    assert said.startswith("Its weights are updated to 1.5, since 7 s: no model call begins until t1 ends that")
+    assert told(UP, pause=replace(PAUSE, why="away", to=""))[0][1].startswith("Its engines are away, since 7 s")
+    [(cause, said)] = told(replace(UP, engine_paused=True), down)
+    assert cause is Cause.SERVERS_PAUSED
+    assert "(http://a): resume it" in said
+    assert told(down, pause=lapsed)[1][1].startswith("The update by t1 lapsed 2 s ago")
 
 
 def test_the_list_says_what_each_has_to_do() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from pipeline.causes import Cause, Reason
 from pipeline.keys import Keys, job_id
 from pipeline.messages import JobResult
 from pipeline.supervisor.actions import Verdict
@@ -294,5 +295,5 @@ def _never() -> asyncio.Future[None]:
     return asyncio.get_running_loop().create_future()
 
 
-async def _why() -> list[str]:
-    return ["because"]
+async def _why() -> list[Reason]:
+    return [Reason(Cause.IN_PROGRESS, "because")]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 from collections.abc import Sequence
 
 import pytest
 
+from pipeline.causes import Reason
 from pipeline.supervisor.actions import Verdict
+from tests.integration.trainer_client.terminal import Terminal
 from tests.unit.trainer_client.run_records import a_closed_group, a_job_record
 from trainer_client.inbox import Inbox
 from trainer_client.progress_line import ProgressLine, StepProgress, clock, line_of
@@ -17,21 +17,6 @@ from trainer_client.results import Result
 
 def an_inbox() -> Inbox:
     return Inbox(1, lambda record: Result(record, None, None, None), lambda _: None)  # type: ignore[arg-type]  # bodies are not asked for
-
-
-class Terminal(io.StringIO):
-    """What was written to a terminal."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wrote = asyncio.Event()
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        self.wrote.set()
-        return super().write(text)
 
 
 def test_it_says_groups_rates_and_the_time_left() -> None:
@@ -84,5 +69,5 @@ async def test_it_is_written_over_on_a_terminal_and_gone_when_the_step_is_there(
     assert out.getvalue().endswith("\r\x1b[2K")
 
 
-async def no_reason() -> Sequence[str]:
+async def no_reason() -> Sequence[Reason]:
     return []

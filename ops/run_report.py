@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from ops.look import RunLook, look_at_run
 from pipeline.errors import RollstreamError
+from pipeline.inference_pool.state import read_state
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
@@ -38,6 +40,14 @@ class RunReport:
     """The last that were reached, and the open ones."""
     why_waiting: tuple[str, ...]
     """Sentences."""
+    unread: int = 0
+    """Records in its results that its trainer has not acknowledged."""
+    oldest_unread_s: float = 0.0
+    """Age of the oldest of them."""
+    awaiting: int = 0
+    """Jobs that await a reward from outside, or their group's hook."""
+    servers: Mapping[str, int] = field(default_factory=dict)
+    """Model servers by how they stand."""
 
     def as_map(self) -> dict[str, object]:
         """For JSON: as the fields, the run's own at the top, and the monitors' figures under their names in `step.metrics`."""
@@ -53,6 +63,10 @@ class RunReport:
             **asdict(self.look),
             "prompts": dict(self.prompts),
             "parked": self.parked,
+            "unread": self.unread,
+            "oldest_unread_s": self.oldest_unread_s,
+            "awaiting": self.awaiting,
+            "servers": dict(self.servers),
             "monitors": {
                 "health": self.monitors.health.value,
                 "length": length,
@@ -75,6 +89,9 @@ async def report_on(client: AsyncClient, settings: QueueSettings, keys: Keys, ru
     head = texts(await ask(client, "HGETALL", keys.run(run)))
     if look is None or not head:
         raise UnknownRun(run)
+    oldest = await ask(client, "XRANGE", keys.results(run), "-", "+", "COUNT", 1)
+    written_ms = int(oldest[0][0].partition(b"-")[0]) if oldest else 0
+    pool = await read_state(client, keys.pool, run)
     prefix = "prompts."
     reasons = WaitReasons(client, keys, run, namespace=settings.namespace, max_unread=settings.max_unread)
     return RunReport(
@@ -83,5 +100,9 @@ async def report_on(client: AsyncClient, settings: QueueSettings, keys: Keys, ru
         parked=int(await ask(client, "ZCARD", keys.parked(run))),
         monitors=await read_monitors(client, keys, run, head),
         steps=tuple(await read_steps(client, keys, run, head, last=LAST_STEPS)),
+        unread=int(await ask(client, "XLEN", keys.results(run))),
+        oldest_unread_s=max(0.0, (pool.now_ms - written_ms) / 1000) if oldest else 0.0,
+        awaiting=int(await ask(client, "ZCARD", keys.awaiting(run))),
+        servers=dict(Counter(server.standing for server in pool.servers)),
         why_waiting=tuple(map(str, await reasons.of_run())),
     )

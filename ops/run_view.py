@@ -106,8 +106,15 @@ def _counts(report: RunReport) -> list[Text]:
         "prompts": [f"{run.reserve} in reserve", *prompts],
         "jobs": [*([f"{name} {count:,}" for name, count in run.outcomes.items()] or ["none ended"]), *filter(None, [run.places_text])],
         "tokens": shares(run.tokens) or ["none counted yet"],
+        "results": _results(report),
+        "servers": [f"{count} {standing}" for standing, count in sorted(report.servers.items())] or ["none"],
     }
     return [Text.assemble((f"{name:9s}", "bold"), " · ".join(words)) for name, words in lines.items()]
+
+
+def _results(report: RunReport) -> list[str]:
+    unread = f"{report.unread:,} not acknowledged" + (f", the oldest for {ago(report.oldest_unread_s)}" if report.unread else "")
+    return [unread, *([f"{report.awaiting:,} jobs await a reward"] if report.awaiting else [])]
 
 
 def _monitors(report: RunReport) -> list[Text]:

@@ -57,11 +57,13 @@ async def sweep_blobs(
     run: str = "",
     grace_s: float = GRACE_S,
     unknown_run_grace_s: float = UNKNOWN_RUN_GRACE_S,
+    dry_run: bool = False,
 ) -> Swept:
     """Deletes lives that nobody needs, beside workers and trainers.
 
     Args:
         run: only of this one, as its trainer does; empty = of all, for housekeeping.
+        dry_run: nothing is deleted, and what would be is counted.
 
     Raises:
         BrokerError
@@ -76,7 +78,7 @@ async def sweep_blobs(
             known_runs[run] = bool(await ask(client, "EXISTS", keys.run(run)))
         states = await job_states(client, [kept.life.job for kept in part], namespace=namespace, shards=shards)
         unneeded = [kept for kept in part if not _is_needed(kept, states, known_runs, unknown_run_grace_s)]
-        deleted += await asyncio.to_thread(store.drop, [kept.life for kept in unneeded])
+        deleted += len(unneeded) if dry_run else await asyncio.to_thread(store.drop, [kept.life for kept in unneeded])
     return Swept(len(old), deleted)
 
 

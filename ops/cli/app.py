@@ -13,6 +13,7 @@ from ops.cli import (
     doctor,
     evaluation,
     gateway,
+    housekeeping,
     image,
     job,
     llm,
@@ -67,6 +68,7 @@ app.add_typer(trajectory.app, name="trajectory", help="What jobs produced: check
 app.add_typer(queue.app, name="queue", help="Streams and what waits in them.")
 app.add_typer(dead.app, name="dead", help="Dead letters: list, look, try again, drop.")
 app.add_typer(config.app, name="config", help="Settings, and where they come from.")
+app.add_typer(housekeeping.app, name="housekeeping", help="Sweeps, reports and exports beside the queue: run, look, do one.")
 app.add_typer(redis.app, name="redis", help="The Redis behind it: a server for several machines, a prompt.")
 app.command("eval", help="A model on a file of problems: pass@k, resumable.")(evaluation.evaluate_data)
 app.command("status", help="What is wrong, why, and what to do: verdict, cause, next command.")(status.status)

@@ -14,7 +14,7 @@ import orjson
 import typer
 
 if TYPE_CHECKING:
-    from ops.housekeeping_queue import HousekeepingQueue
+    from ops.housekeeping import HousekeepingQueue
     from ops.images import Wanted
     from workers.sandbox.images import ImageState, ImageStore
 
@@ -93,7 +93,7 @@ def build(
     if queue:
         with _housekeeping(config) as housekeeping:
             path = str(definition.absolute())
-            return _print_jobs([housekeeping.enqueue("build", definition=path, name=name, refresh=refresh, share=share)], as_json)
+            return _print_jobs([housekeeping.enqueue_image("build", definition=path, name=name, refresh=refresh, share=share)], as_json)
     from ops.images.building import build_image
     from workers.sandbox.service.settings import SandboxSettings
 
@@ -170,7 +170,7 @@ def prune(
     """Remove what dead processes left half made, and images that nobody uses, the longest unused first."""
     if queue:
         with _housekeeping(config) as housekeeping:
-            return _print_jobs([housekeeping.enqueue("prune", to_gib=to_gib)], as_json)
+            return _print_jobs([housekeeping.enqueue_image("prune", to_gib=to_gib)], as_json)
     with _store(config) as (store, _):
         forgotten = {name: store.shared.forget(name) for name in forget or ()}
         removed = store.remove_damaged() if damaged else []
@@ -198,7 +198,7 @@ def prune(
 def worker(burst: Annotated[bool, typer.Option("--burst", help="End when nothing is left to do.")] = False, config: Config = None) -> None:
     """Do what `--queue` asked for, until SIGTERM: pulls, builds and prunes on this machine."""
     with _housekeeping(config) as housekeeping:
-        housekeeping.work(burst=burst)
+        housekeeping.work(housekeeping.images, burst=burst)
 
 
 # -- parts -----------------------------------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def _images_that_fail() -> Iterator[None]:
 @contextmanager
 def _housekeeping(config: Path | None) -> Iterator[HousekeepingQueue]:
     from ops.cli.connection import queue_settings
-    from ops.housekeeping_queue import HousekeepingQueue, HousekeepingSettings
+    from ops.housekeeping import HousekeepingQueue, HousekeepingSettings
 
     with queue_settings() as queue, HousekeepingQueue(HousekeepingSettings.load(config), queue) as housekeeping:
         yield housekeeping
@@ -242,7 +242,7 @@ def _enqueue(config: Path | None, what: str, wanted: list[Wanted], **arguments: 
     for one in unique:
         source_of(one.source or one.name)  # said now, to whoever asks, and not to a worker's log
     with _housekeeping(config) as housekeeping:
-        return [housekeeping.enqueue(what, images=[{"name": one.name, "source": one.source}], **arguments) for one in unique]
+        return [housekeeping.enqueue_image(what, images=[{"name": one.name, "source": one.source}], **arguments) for one in unique]
 
 
 def _print_jobs(jobs: list[str], as_json: bool) -> None:

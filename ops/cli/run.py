@@ -1,10 +1,11 @@
-"""`rollstream run list|show|cancel|regrade|set`: training runs."""
+"""`rollstream run list|show|report|export|cancel|regrade|set`: training runs."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import orjson
@@ -73,6 +74,72 @@ def show(
         asyncio.run(act())
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
+
+
+@app.command("report")
+def report(
+    run: Annotated[str, typer.Argument(help="Its id.")],
+    to: Annotated[Path, typer.Option(help="The HTML file to write.")],
+    export_dir: Annotated[Path | None, typer.Option("--export", help="An export of this run, for what was acknowledged since.")] = None,
+) -> None:
+    """Write one HTML page about a run: throughput, times, rewards, where its tokens went, monitors. It needs no network."""
+    from ops.cli.connection import connected, keys_of
+    from ops.report import gather, page
+    from pipeline.errors import InvalidRequest
+
+    async def act() -> str:
+        async with connected() as (settings, client):
+            return page(await gather(client, settings, keys_of(settings, run), run, export_dir))
+
+    text = asyncio.run(act())
+    beside = to.with_name(f".{to.name}.part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(to)
+    except OSError as error:
+        raise InvalidRequest(f"{to}: {error.strerror}: name a file in a folder that is there", field="--to") from error
+    typer.echo(f"{to}: {len(text.encode()) / 1024:.0f} KiB")
+
+
+@app.command("export")
+def export(
+    run: Annotated[str, typer.Argument(help="Its id.")],
+    to: Annotated[Path, typer.Option(help="A folder, one a run; made when missing. The same again: what is new.")],
+    format_: Annotated[str, typer.Option("--format", help="parquet or jsonl.")] = "parquet",
+    cancelled: Annotated[bool, typer.Option("--cancelled", help="Also jobs that were cancelled.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write the results of a run that are not acknowledged into files: trajectories with token arrays, groups, steps. Goes on behind what
+    the folder has; ends with 1 when a record or body could not be read."""
+    from ops.cli.connection import connected, keys_of
+    from ops.export import Exported, ExportWishes, export_run
+    from ops.visible_text import visible_line
+
+    if format_ not in ("parquet", "jsonl"):
+        raise typer.BadParameter("must be parquet or jsonl", param_hint="--format")
+    wishes = ExportWishes(format="jsonl" if format_ == "jsonl" else "parquet", cancelled=cancelled)
+
+    def tell(name: str, rows: int) -> None:
+        if not as_json and sys.stderr.isatty():
+            typer.echo(f"{name}: {rows:,}", err=True)
+
+    async def act() -> Exported:
+        async with connected() as (settings, client):
+            return await export_run(client, keys_of(settings, run), run, to, wishes, progress=tell)
+
+    done = asyncio.run(act())
+    if as_json:
+        typer.echo(orjson.dumps(done.as_map()).decode())
+    else:
+        typer.echo(f"{to}: " + ", ".join(f"{rows:,} {name}" for name, rows in done.rows.items()) + f" in {done.parts} new parts")
+        if done.without_trajectory:
+            typer.echo(f"  {done.without_trajectory:,} jobs without their trajectory: it was filtered or acknowledged before")
+        if done.left_out:
+            typer.echo(f"  {done.left_out:,} cancelled jobs are left out; --cancelled takes them")
+        for problem in done.unreadable:
+            typer.echo(f"  cannot be read: {visible_line(problem)}", err=True)
+    if done.unreadable:
+        raise typer.Exit(1)
 
 
 @app.command("cancel")

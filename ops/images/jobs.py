@@ -35,12 +35,3 @@ def prune(*, to_gib: float | None = None) -> dict[str, Any]:
     """Removes what dead processes left, and images beyond the budget, on the machine that works this."""
     done = ImageStore.here().prune(target_bytes=None if to_gib is None else int(to_gib * 1024**3))
     return {"removed": list(done.removed), "freed_bytes": done.freed_bytes, "size_bytes": done.size_bytes, "swept": done.swept}
-
-
-def refuse(*arguments: object, **named: object) -> None:
-    """What stands in for a function that is none of ours.
-
-    Raises:
-        PermissionError
-    """
-    raise PermissionError("this worker runs no function but those of rollstream image")

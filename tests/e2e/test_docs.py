@@ -22,7 +22,7 @@ from typer._click.exceptions import UsageError
 
 from ops.cli.app import app
 from ops.gateway import GatewaySettings
-from ops.housekeeping_queue import HousekeepingSettings
+from ops.housekeeping import HousekeepingSettings
 from ops.launcher import checks
 from ops.llm_server.settings import VllmSettings
 from ops.node.settings import NodeSettings

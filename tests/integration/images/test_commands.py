@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from ops.housekeeping_queue import JOBS
+from ops.housekeeping.queue import IMAGE_JOBS
 from ops.images import images_of_tasks
 from pipeline.errors import InvalidRequest
 from pipeline.testing.servers import PrivateServer
@@ -187,6 +187,6 @@ def test_a_worker_runs_nothing_but_what_is_ours(
 def test_each_job_names_a_function_that_is_there() -> None:
     import importlib
 
-    for path in JOBS.values():
+    for path in IMAGE_JOBS.values():
         module, _, name = path.rpartition(".")
         assert callable(getattr(importlib.import_module(module), name))

@@ -17,6 +17,8 @@ from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.settings import QueueSettings
 
+QUEUE_USERS = ("trainer", "worker", "supervisor", "ops")
+"""Of those that `ops/redis_users.py` makes, who use the queue of rollouts. A user of any other name is taken for a worker."""
 LEAST_REDIS, LEAST_VALKEY = (7, 0), (7, 2)
 
 
@@ -130,7 +132,15 @@ async def layout(client: AsyncClient, settings: QueueSettings) -> AsyncIterator[
 
 async def rights(client: AsyncClient, settings: QueueSettings) -> AsyncIterator[Finding]:
     """What the user in use may do, tried on a key that is not there."""
-    role = settings.redis_user if settings.redis_user in {role.name for role in roles(settings.namespace)} else "worker"
+    known = {role.name for role in roles(settings.namespace)}
+    if settings.redis_user in known.difference(QUEUE_USERS):
+        yield fail(
+            "redis.rights",
+            f"user {settings.redis_user} is none of the queue of rollouts",
+            f"connect as one of {', '.join(QUEUE_USERS)} (ROLLSTREAM_REDIS_USER and its password file)",
+        )
+        return
+    role = settings.redis_user if settings.redis_user in QUEUE_USERS else "worker"
     needed = [right for right in RIGHTS if (role != "ops" or right.is_read) and (role != "trainer" or right.for_trainers)]
     key = Keys.of_shard(settings.namespace, 0).key("b", "doctor", "none")
     missing = []

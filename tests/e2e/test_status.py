@@ -30,11 +30,10 @@ def test_the_embedded_server_is_looked_at_without_being_started(command: Command
 def test_a_server_that_is_not_there_is_said_by_each_command_with_its_exit_code(command: Command, environment: dict[str, str]) -> None:
     environment["ROLLSTREAM_REDIS_URL"] = "redis://:hidden@127.0.0.1:1/0"
 
-    found = {
-        words: command("ops.cli", *words) for words in (("status",), ("doctor",), ("dead", "list"), ("config", "show", "queue", "--origin"))
-    }
+    words = (("status",), ("dead", "list"), ("config", "show", "queue", "--origin"))
+    found = {shown: command("ops.cli", *shown) for shown in words}
 
-    assert [run.returncode for run in found.values()] == [3, 3, 3, 0], {words: run.stderr for words, run in found.items()}
+    assert [run.returncode for run in found.values()] == [3, 3, 0], {shown: run.stderr for shown, run in found.items()}
     assert not any("hidden" in run.stdout + run.stderr for run in found.values())
     shown = found["config", "show", "queue", "--origin"].stdout
     assert "queue.redis_url = redis://:***@127.0.0.1:1/0  # environment ROLLSTREAM_REDIS_URL" in shown

@@ -11,7 +11,8 @@ At temperature 1 and with nothing cut all three are the model's own, and so they
 call throughout.
 
 Not comparable: tokens of spans whose version is not the one that the server holds; penalties, raw mode apart, since they depend on what was
-sampled in the call; a distribution that the server's mode does not show; the last token of a context that is full.
+sampled in the call; a distribution that the server's mode does not show; the last token of a context that is full; what stands behind an
+image, since images are not sent.
 """
 
 from __future__ import annotations
@@ -52,7 +53,11 @@ def plan_of(trajectory: Trajectory, caps: Caps, version: str) -> Plan:
             continue
         way, sampling = _way(turn, caps)
         comparable = np.zeros(turn.end, dtype=bool)
-        for span in trajectory.segments[turn.segment].versions:
+        segment = trajectory.segments[turn.segment]
+        if segment.images and segment.images[0].start < turn.start:
+            skipped["behind an image, and those are not sent"] += turn.end - turn.start
+            continue
+        for span in segment.versions:
             if holds(version, span.version):
                 comparable[span.start : span.end] = True
         for place in range(turn.start, turn.end):

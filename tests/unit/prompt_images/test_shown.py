@@ -15,6 +15,8 @@ from pipeline.messages import Blob, SegmentImage, Trajectory
 from pipeline.testing import a_trajectory
 from tests.prompt_image_files import a_jpeg, a_png
 from tests.unit.sandbox.test_python_tool import RecordedKernel, a_result
+from workers.llm.scoring_plan import plan_of
+from workers.llm.scripted import InProcessBackend
 from workers.tools import ShowsImages
 from workers.tools.python_tool import MAX_IMAGES, PythonTool
 
@@ -83,3 +85,15 @@ async def test_python_gives_images_only_where_it_was_told_to() -> None:
 
     assert asked == [0, MAX_IMAGES]
     assert result.images == (PNG,)
+
+
+async def test_logprobs_behind_an_image_are_not_compared_with_a_server_that_is_not_shown_it(store: SharedFolder) -> None:
+    trajectory, caps = seen(store, PNG), await InProcessBackend().probe()
+    without = replace(trajectory, segments=(replace(trajectory.segments[0], images=()),))
+    version = trajectory.segments[0].versions[0].version
+
+    plan = plan_of(trajectory, caps, version)
+
+    assert (plan.at_once, plan.one_by_one) == ({}, [])
+    assert plan.skipped == {"behind an image, and those are not sent": int(trajectory.segments[0].sampled_mask.sum())}
+    assert not plan_of(without, caps, version).skipped

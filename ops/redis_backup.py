@@ -29,7 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 from pipeline.embedded.locks import FileLock, Mode
 from pipeline.embedded.places import DataPlaces
 from pipeline.errors import BrokerUnreachable, InvalidRequest
-from pipeline.folders import make_folder
+from pipeline.folders import FolderError, make_folder
 from pipeline.redis_client import broker_error, thread_client
 from pipeline.redis_cluster import ThreadClusterRedis
 from pipeline.settings import QueueSettings
@@ -80,7 +80,7 @@ def backup(settings: QueueSettings, folder: Path) -> Backup:
         InvalidRequest: the folder holds something.
         BrokerUnreachable: the server ended the copy, or does not answer.
         BrokerMisused: this user may not copy.
-        OSError: the disk.
+        FolderError: the disk is full, or cannot be written.
     """
     if folder.exists() and any(folder.iterdir()):
         raise InvalidRequest(f"{folder} is not empty: name a folder that is not there yet", field="folder")
@@ -92,8 +92,10 @@ def backup(settings: QueueSettings, folder: Path) -> Backup:
                 path = folder / f"{number}.rdb"
                 digest, size, rdb = _copy(node_client, path)
                 servers.append(CopiedServer(path.name, size, digest, rdb, slots))
-    except (redis.RedisError, OSError) as error:
+    except redis.RedisError as error:
         raise broker_error(error) from error
+    except OSError as error:
+        raise FolderError(folder, f"cannot hold the copy: {error}") from error
     made = Backup(FORMAT, datetime.now(UTC).isoformat(timespec="seconds"), tuple(servers))
     _write_last(folder / INDEX, orjson.dumps(asdict(made), option=orjson.OPT_INDENT_2) + b"\n")
     return made
@@ -238,6 +240,8 @@ def _more(sock: socket.socket) -> bytes:
         piece = sock.recv(PIECE_BYTES)
     except TimeoutError:
         raise redis.TimeoutError(f"the server was silent for {SILENCE_S:g} s in the middle of a copy") from None
+    except OSError as error:
+        raise redis.ConnectionError(str(error)) from error
     if not piece:
         raise redis.ConnectionError("the server ended the copy: see its log (memory, disk, client-output-buffer-limit replica)")
     return piece

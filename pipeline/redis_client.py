@@ -60,7 +60,6 @@ MISUSE_WORDS = ("WRONGTYPE", "WRONGPASS", "NOPERM", "NOAUTH", "ACL failure in sc
 OUTAGE_WORDS = (
     *("LOADING", "MISCONF", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "BUSY ", "TRYAGAIN"),
     "instance state changed",  # UNBLOCKED: a blocking read when its server becomes a replica
-    "non local key",  # of a script, when its slot moves in one step
 )
 OUTAGES = (
     redis.exceptions.ReadOnlyError,

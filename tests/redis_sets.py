@@ -240,6 +240,17 @@ class ClusterSet:
         self.move_keys(source, to, key)
         self.end_move(key, to)
 
+    @property
+    def moves_in_one_step(self) -> bool:
+        """Whether the servers know how to."""
+        return any("MIGRATESLOTS" in line for line in self.masters[0].tell("CLUSTER", "HELP"))
+
+    def move_in_one_step(self, key: str, *, to: Node) -> None:
+        """The slot of a key goes to another master while that copies it."""
+        source, slot = self.master_of(key), slot_of(key)
+        source.tell("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.ids[to.port])
+        wait_in_thread(lambda: _holder(source, slot) == to.port, "the slot is the target's", timeout_s=30)
+
     def _map(self, of: Node, bus: dict[int, int]) -> str:
         lines, count = [], len(self.masters)
         for number, node in enumerate(self.nodes):
@@ -261,6 +272,11 @@ class ClusterSet:
 def _slots(number: int, count: int) -> tuple[int, int]:
     """First and last slot of one of `count` masters."""
     return -(-number * SLOTS // count), -(-(number + 1) * SLOTS // count) - 1
+
+
+def _holder(asked: Node, slot: int) -> int:
+    """The port of the master of a slot, as one node knows it."""
+    return next((int(master[1]) for first, last, master, *_ in asked.tell("CLUSTER", "SLOTS") if first <= slot <= last), 0)
 
 
 def answers(port: int) -> bool:

@@ -121,6 +121,22 @@ async def test_slots_that_move_key_by_key_while_jobs_run_lose_nothing(fleet: Fle
     assert await fleet.faults() == []
 
 
+async def test_slots_that_move_in_one_step_while_jobs_run_lose_nothing(fleet: Fleet) -> None:
+    """Valkey's way since 9: the target copies while the source serves, then the slot changes hands."""
+    if not fleet.cluster.moves_in_one_step:
+        pytest.skip("this server moves slots key by key only")
+    await fleet.add(12)
+    fleet.start()
+    await fleet.ended(0.25)
+    for run in fleet.jobs:
+        key = fleet.keys(run).meta
+        await asyncio.to_thread(fleet.cluster.move_in_one_step, key, to=another(fleet.cluster, key))
+
+    await fleet.ended()
+
+    assert await fleet.faults() == []
+
+
 async def test_while_a_slot_moves_no_script_runs_on_either_side_and_reads_wait(fleet: Fleet) -> None:
     """One that ran would find the keys that are still there, take the others for not there, and be stopped at the first that it writes."""
     await fleet.add(1)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
+from rich.console import Console
 
 from ops.dead_letters import NoDeadLetter, drop_letters, letter_of, read_dead_letters
 from ops.dead_replay import CannotReplay, replay_job
@@ -40,7 +43,10 @@ async def test_a_dead_letter_is_found_by_its_job_and_shown_without_what_would_dr
 
     assert (letter.kind, letter.stage, letter.attempt) == ("sandbox: SandboxStartError", "init", 1)
     assert not any("\x1b" in line for line in as_lines(letter))
-    assert tables([letter])
+    printed = StringIO()
+    Console(file=printed, width=80).print(tables([letter]))
+    assert "sandbox: SandboxStartError" in printed.getvalue()
+    assert "\x1b" not in printed.getvalue()
     assert await letter_of(client, settings, letter.entry) == letter
     with pytest.raises(NoDeadLetter, match="rollstream dead list"):
         await letter_of(client, settings, "run1.none")

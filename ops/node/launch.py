@@ -282,7 +282,7 @@ class Launcher:
         if self._has_service and not self._now.backend:
             return False
         names = [
-            self._keys.worker(f"{stage.value}-{self._settings.node}-{index}")
+            self._keys.worker(f"{stage.value}-{self._settings.node_name}-{index}")
             for stage in Stage
             for index in self._supervision.slots_of(stage)
         ]

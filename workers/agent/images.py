@@ -16,10 +16,12 @@ from pipeline.errors import InvalidRequest
 from pipeline.messages import Blob, ChatMessage
 from pipeline.prompt_images import MARK
 from workers.llm.backend import Model
-from workers.llm.images import PromptImage, ReadsImages, SeenImage
+from workers.llm.images import PromptImage, ReadImage, ReadsImages, SeenImage
 
 MAX_SHOWN = 64
-"""Images of one trajectory. All of them travel with each call, a megapixel as some 30 MB."""
+"""Images of one trajectory."""
+MAX_SENT_BYTES = 256 * 1024 * 1024
+"""Of their tensors, which all travel with each call: some seven megapixels of Qwen2.5-VL."""
 KeepImage = Callable[[PromptImage, int], Awaitable[Blob]]
 """Keeps the file of an image; the number tells it from others of the trajectory."""
 
@@ -83,18 +85,16 @@ class ImageReader:
     Args:
         model: its server.
         keep: puts a file into the store.
+        max_sent_bytes: of the tensors of all images.
     """
 
-    def __init__(self, model: Model, keep: KeepImage) -> None:
+    def __init__(self, model: Model, keep: KeepImage, *, max_sent_bytes: int = MAX_SENT_BYTES) -> None:
         self._model = model
         self._keep = keep
+        self._max_sent_bytes = max_sent_bytes
         self._seen: dict[str, SeenImage] = {}
         self._shown = 0
-
-    @property
-    def room(self) -> int:
-        """How many more may be shown."""
-        return MAX_SHOWN - self._shown
+        self._sent_bytes = 0
 
     async def shown(self, message: ImageMessage) -> ShownMessage:
         """The message as a renderer takes it.
@@ -104,23 +104,36 @@ class ImageReader:
             Unsupported: the server takes none.
             ModelError, BlobError
         """
-        if len(message.images) > self.room:
-            raise InvalidRequest(
-                f"expected at most {MAX_SHOWN} images in a dialogue, got {self._shown + len(message.images)}", field="images"
-            )
-        self._shown += len(message.images)
-        images = tuple([(place, await self._seen_one(image)) for place, image in message.images])
-        return ShownMessage(role=message.role, content=message.content, images=images)
+        images = []
+        for place, image in message.images:
+            seen = await self.see(image)
+            if seen is None:
+                raise InvalidRequest(
+                    f"expected at most {MAX_SHOWN} images of a dialogue, and {self._max_sent_bytes:,} bytes of their tensors: show fewer, "
+                    "or scale them down",
+                    field="images",
+                )
+            images.append((place, seen))
+        return ShownMessage(role=message.role, content=message.content, images=tuple(images))
 
-    async def _seen_one(self, image: PromptImage) -> SeenImage:
-        found = self._seen.get(image.digest)
-        if found is None:
-            if not isinstance(self._model, ReadsImages):
-                raise Unsupported("the model's server", "be shown images", "use vLLM with --enable-scale-out, or set chat.images to false")
-            read = await self._model.read_image(image)
-            blob = await self._keep(image, len(self._seen))
-            found = self._seen[image.digest] = SeenImage(image.kind, blob, read)
-        return found
+    async def see(self, image: PromptImage) -> SeenImage | None:
+        """An image that is to be shown once more; None when the dialogue has no room for it. As `shown`."""
+        if self._shown == MAX_SHOWN:
+            return None
+        known = self._seen.get(image.digest)
+        read = await self._read(image) if known is None else known.read
+        if self._sent_bytes + len(read.tensors) > self._max_sent_bytes:
+            return None
+        if known is None:
+            known = self._seen[image.digest] = SeenImage(image.kind, await self._keep(image, len(self._seen)), read)
+        self._shown += 1
+        self._sent_bytes += len(read.tensors)
+        return known
+
+    async def _read(self, image: PromptImage) -> ReadImage:
+        if not isinstance(self._model, ReadsImages):
+            raise Unsupported("the model's server", "be shown images", "use vLLM with --enable-scale-out, or set chat.images to false")
+        return await self._model.read_image(image)
 
 
-__all__ = ["MAX_SHOWN", "ImageMessage", "ImageReader", "KeepImage", "ShownMessage", "told", "with_images"]
+__all__ = ["MAX_SENT_BYTES", "MAX_SHOWN", "ImageMessage", "ImageReader", "KeepImage", "ShownMessage", "told", "with_images"]

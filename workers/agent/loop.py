@@ -26,7 +26,7 @@ from pipeline.engines.errors import InvalidResponse, ModelError, Overlong, Retry
 from pipeline.errors import InvalidRequest
 from pipeline.messages import ChatMessage, JobSpec, Sampling, StopReason, Turn
 from workers.agent.call_formats import CallError, ToolCall
-from workers.agent.images import ImageMessage, ImageReader, told
+from workers.agent.images import ImageMessage, ImageReader, ShownMessage, told
 from workers.agent.limits import ActiveTime, Budget, StuckDetector, plan_call
 from workers.agent.observations import cut_observation
 from workers.agent.renderers import Prompt, Renderer
@@ -35,7 +35,7 @@ from workers.agent.tool_calls import ParsedTurn
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.agent.world import World, WorldOverran, WorldReply
 from workers.llm.backend import Caps, GenRequest, GenResult, LogprobsMode, Model
-from workers.llm.images import PlacedImage, PromptImage
+from workers.llm.images import PlacedImage, PromptImage, SeenImage
 from workers.llm.ratio import ratio_bias
 from workers.tools.base import ToolOverran, ToolResult, ToolSet
 
@@ -407,18 +407,20 @@ class _AgentLoop:
 
     async def _reply(self, text: str, files: Sequence[bytes]) -> ChatMessage:
         """A tool's answer with the images that it shows behind its text, as far as the model may see them."""
-        room = self.images.room if self.images is not None else 0
-        images: list[PromptImage] = []
+        images: list[SeenImage] = []
         for file in files:
             try:
-                if len(images) == room:
-                    raise BadImage("this dialogue has its most images")
-                images.append(PromptImage.of(file))
+                image = PromptImage.of(file)
+                await self._pass_gate()
+                seen = await self.images.see(image) if self.images is not None else None
+                if seen is None:
+                    raise BadImage(f"{image.kind}: this dialogue has its most images")
+                images.append(seen)
             except BadImage as error:
                 text += f"\n[not shown: {error}]"
         if not images:
             return _from_tool(text)
-        return await self._shown(ImageMessage(role="tool", content=text, images=tuple((len(text), image) for image in images)))
+        return ShownMessage(role="tool", content=text, images=tuple((len(text), image) for image in images))
 
     async def _shown(self, message: ChatMessage) -> ChatMessage:
         """The message as a renderer takes it: its images read by the server, and kept."""

@@ -15,7 +15,7 @@ from pipeline.messages import Blob, ChatMessage, JobSpec, Json, Segment, StopRea
 from pipeline.testing.builders import a_job, a_template
 from tests.prompt_image_files import a_jpeg, a_png
 from workers.agent import AgentEnd, ChatMLRenderer, TrajectoryRecorder, TurnDelta, broken_promises, run_agent
-from workers.agent.images import MAX_SHOWN, ImageReader, ShownMessage, with_images
+from workers.agent.images import MAX_SENT_BYTES, MAX_SHOWN, ImageReader, ShownMessage, with_images
 from workers.agent.renderers import THINKING_DROPPED
 from workers.agent.world import WorldReply
 from workers.llm import chatml
@@ -63,6 +63,7 @@ class Scene:
     tools: Sequence[Tool] = ()
     sees: bool = True
     keep_thinking: bool = True
+    max_sent_bytes: int = MAX_SENT_BYTES
     options: ServerOptions = field(default_factory=lambda: ServerOptions(images=True))
     kept: list[tuple[str, int, int]] = field(default_factory=list)
     """Digest, number, and calls that were made before, of each image that was kept."""
@@ -97,7 +98,7 @@ class Scene:
             gate=gate,
             journal=note,
             world=world,
-            images=ImageReader(self.backend, keep) if self.sees else None,
+            images=ImageReader(self.backend, keep, max_sent_bytes=self.max_sent_bytes) if self.sees else None,
         )
 
     @property
@@ -196,6 +197,22 @@ async def test_a_dialogue_that_has_its_most_images_is_told_of_further_ones() -> 
 
     assert len(scene.trajectory.segments[0].images) == MAX_SHOWN
     assert "this dialogue has its most images" in scene.trajectory.messages[2].content
+
+
+async def test_the_tensors_of_a_dialogue_are_bounded_and_what_has_no_room_is_not_kept() -> None:
+    """Each call sends all of them again: 64 large images would be gigabytes a call."""
+    one = len((await InProcessBackend(options=ServerOptions(images=True), tokenizer=TOKENIZER).read_image(WIDE)).tensors)
+    scene = Scene(
+        [CALL, "Done."], images=[WIDE], messages=DRAW, tools=[Draw(WIDE.content, TALL.content, WIDE.content)], max_sent_bytes=2 * one
+    )
+
+    await scene.run()
+
+    assert [digest for digest, _, _ in scene.kept] == [WIDE.digest]
+    assert stands(scene.trajectory.segments[0]) == [(WIDE.digest, True)] * 2
+    assert scene.trajectory.messages[2].content.count("this dialogue has its most images") == 2
+    with pytest.raises(InvalidRequest, match="scale them down"):
+        await Scene(["Done."], images=[WIDE] * 3, messages=DRAW, max_sent_bytes=2 * one).run()
 
 
 async def test_people_read_what_stood_in_an_images_place() -> None:

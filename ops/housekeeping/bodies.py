@@ -11,6 +11,8 @@ from functools import partial
 from ops.housekeeping.places import Found, Workplace, leaving_room
 from pipeline.keys import Keys, run_of
 from pipeline.redis_client import AsyncClient, ask
+from pipeline.redis_cluster import ClusterRedis
+from pipeline.redis_slots import slot_of
 from pipeline.scripts.retention_calls import KEYS_A_CALL
 
 SCAN_COUNT = 500
@@ -26,7 +28,8 @@ async def sweep(place: Workplace) -> Found:
             proposed: list[str] = []
             living: dict[str, bool] = {}
             pattern = keys.key("[bgjt]*").replace("{", "[{]")
-            async for key in client.scan_iter(match=pattern, count=SCAN_COUNT):
+            node = await _node_of(client, keys)
+            async for key in node.scan_iter(match=pattern, count=SCAN_COUNT):
                 seen += 1
                 short = keys.short(key.decode("utf-8", "replace"))
                 if await _may_be_unowned(client, keys, short, living):
@@ -38,6 +41,11 @@ async def sweep(place: Workplace) -> Found:
                 gone, size = await leaving_room(partial(scripts.drop_unowned, proposed))
                 removed, freed = removed + gone, freed + size
     return {"seen": seen, "removed": removed, "freed_bytes": freed}
+
+
+async def _node_of(client: AsyncClient, keys: Keys) -> AsyncClient:
+    """Whoever has the shard: SCAN names no key, so in a Cluster it would go to some node."""
+    return client.of_node(await client.owner(slot_of(keys.meta))) if isinstance(client, ClusterRedis) else client
 
 
 async def _may_be_unowned(client: AsyncClient, keys: Keys, short: str, living: dict[str, bool]) -> bool:

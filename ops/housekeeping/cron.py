@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 import redis
 import structlog
-from rq import cron_job_registry
+from rq import cron_job_registry, cron_scheduler_registry
 from rq.cron import CronJob, CronScheduler
 from rq.defaults import DEFAULT_CRON_JOB_HISTORY_LIMIT, DEFAULT_CRON_JOB_HISTORY_TTL
 
@@ -133,6 +133,7 @@ class OurCron(CronScheduler):
         """As RQ; a Redis that is away is waited for."""
         while True:
             try:
+                cron_scheduler_registry.cleanup(self.connection)  # names of those that were killed
                 return super().register_birth()
             except (redis.RedisError, OSError) as error:
                 log.warning("cron_not_reachable", error=str(error))

@@ -16,6 +16,7 @@ from typing import Literal
 from ops.housekeeping.places import Found, Workplace
 from ops.housekeeping.settings import HousekeepingSettings
 from pipeline.errors import InvalidRequest
+from pipeline.failpoints import failpoint
 
 RUN = "ops.housekeeping.jobs.run"
 """The function that RQ calls."""
@@ -44,7 +45,9 @@ class HousekeepingJob:
     async def __call__(self, place: Workplace) -> Found:
         module, _, function = self.function.partition(":")
         act: Callable[[Workplace], Awaitable[Found]] = getattr(import_module(f"ops.housekeeping.{module}"), function)
-        return await act(place)
+        found = await act(place)
+        failpoint("housekeeping_done")
+        return found
 
 
 JOBS: Mapping[str, HousekeepingJob] = {

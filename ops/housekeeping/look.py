@@ -46,7 +46,7 @@ class HousekeepingLook:
 
     jobs: tuple[JobLook, ...]
     crons: Mapping[str, float]
-    """Replica -> seconds since its cron gave a sign."""
+    """Replica -> seconds since its cron gave a sign; without those that gave none for two minutes."""
     workers: Mapping[str, int]
     """Queue -> workers."""
     waiting: Mapping[str, int]
@@ -67,6 +67,7 @@ def _look(housekeeping: HousekeepingQueue) -> HousekeepingLook:
     housekeeping.import_rq()
     from rq import Queue, Worker, cron_job_registry, cron_scheduler_registry
     from rq.cron import get_cron_job_history_key
+    from rq.defaults import DEFAULT_CRON_SCHEDULER_TTL
 
     client = housekeeping.client
     seconds, micros = client.time()
@@ -83,13 +84,13 @@ def _look(housekeeping: HousekeepingQueue) -> HousekeepingLook:
             runs += [_last(housekeeping, job_id, node, now_s - score) for job_id, score in newest]
         last = tuple(sorted(runs, key=lambda run: run.asked_s))
         jobs.append(JobLook(name=job.name, does=job.does, where=job.where, every_s=job.every_s(housekeeping.settings), last=last))
-    crons = _scored(client, cron_scheduler_registry.get_registry_key())
+    crons = {name: max(0.0, now_s - beat_s) for name, beat_s in _scored(client, cron_scheduler_registry.get_registry_key())}
     queues = {queue.name: queue for queue in Queue.all(connection=client)}
     for name in (housekeeping.shared, housekeeping.images, housekeeping.own):
         queues.setdefault(name, housekeeping.rq_queue(name))
     return HousekeepingLook(
         jobs=tuple(jobs),
-        crons={name: max(0.0, now_s - score) for name, score in crons},
+        crons={name: age_s for name, age_s in crons.items() if age_s <= DEFAULT_CRON_SCHEDULER_TTL},
         workers={name: Worker.count(queue=queue) for name, queue in sorted(queues.items())},
         waiting={name: queue.count for name, queue in sorted(queues.items())},
     )

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -77,6 +78,8 @@ def run_replica(housekeeping: HousekeepingQueue, *, redis_url: str, grace_s: flo
         grace_s: workers have this long for the jobs that they have.
     """
     housekeeping.import_rq()
+    from rq.exceptions import StopRequested
+
     from ops.housekeeping.cron import OurCron, entries
 
     lines = entries(housekeeping)
@@ -84,7 +87,8 @@ def run_replica(housekeeping: HousekeepingQueue, *, redis_url: str, grace_s: flo
     log.info("housekeeping_runs", name=name, node=housekeeping.settings.this_node, jobs={line.name: line.every_s for line in lines})
     with ChildProcesses(logs_folder(name), {"ROLLSTREAM_REDIS_URL": redis_url}) as children:
         workers = Workers(children, list(dict.fromkeys((housekeeping.shared, housekeeping.images, housekeeping.own))))
-        OurCron(housekeeping, lines, name=name, tend=workers.tend).start()  # type: ignore[no-untyped-call]  # RQ's, without annotations
+        with contextlib.suppress(StopRequested):  # told to stop before it had begun
+            OurCron(housekeeping, lines, name=name, tend=workers.tend).start()  # type: ignore[no-untyped-call]  # RQ's
         killed = children.stop_all(grace_s=grace_s)
     log.info("housekeeping_ended", name=name, killed=killed)
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from ops.housekeeping import JOBS
 from pipeline.blobs import Life, SharedFolder
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
@@ -165,6 +166,20 @@ async def test_an_export_of_named_runs_is_done_by_the_cron_job(site: Site, clien
     assert list(found["runs"]) == ["swe-1"]
     assert found["runs"]["swe-1"]["left_out_cancelled"] == 1
     assert [path.name for path in (site.home / "out").iterdir()] == ["swe-1"]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_that_is_killed_before_it_could_say_what_it_did_is_done_again_without_harm(site: Site, name: str) -> None:
+    """The end of a job is lost with its process, so RQ, or the next tick, does it again."""
+    (site.home / "out").mkdir()
+    known = {"export_dir": str(site.home / "out"), "export_runs": "*", "gone_run_keep_s": "60"}
+
+    killed = site.command("housekeeping", "once", name, ROLLSTREAM_FAILPOINT="housekeeping_done", **known)
+    again, third = site.once(name, **known), site.once(name, **known)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert again.get("removed", 0) == 0
+    assert third == again
 
 
 def test_wrong_use_is_told(site: Site) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -17,6 +16,8 @@ def hint(name: str, known: Iterable[str]) -> str:
 
 def close_to(name: str, known: Iterable[str]) -> str:
     """The known name that is closest; empty when none is close."""
+    import difflib
+
     # how a name is capitalised, or whether it has a line or a dash, is the most frequent slip, and counts for much in a short one
     plain = {_plain(each): each for each in sorted(known, reverse=True)}
     close = difflib.get_close_matches(_plain(name), plain, n=1)

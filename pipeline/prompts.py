@@ -12,7 +12,6 @@ from pydantic import AfterValidator
 from pipeline.codec import encode
 from pipeline.errors import InvalidRequest
 from pipeline.messages import Json, Prompt
-from pipeline.prompt_images import with_inline_images
 from pipeline.request_errors import shown
 
 MAX_DEPTH = 32
@@ -71,8 +70,14 @@ def _not_empty(data: dict[str, object]) -> dict[str, object]:
     return data
 
 
+def _with_images(row: Mapping[str, object]) -> Mapping[str, object]:
+    from pipeline.prompt_images import with_inline_images  # and with it the stores of blobs, which a client opens when it connects
+
+    return with_inline_images(row)
+
+
 PlainMap = Annotated[Mapping[str, object], AfterValidator(plain_map)]
-PromptMap = Annotated[Mapping[str, object], AfterValidator(with_inline_images), AfterValidator(plain_map), AfterValidator(_not_empty)]
+PromptMap = Annotated[Mapping[str, object], AfterValidator(_with_images), AfterValidator(plain_map), AfterValidator(_not_empty)]
 
 
 def encode_prompt(prompt_id: str, data: Json, *, max_body_bytes: int, field: str = "prompt", first_member: int = 0) -> bytes:
@@ -108,7 +113,7 @@ def prompt_data(row: object, *, field: str) -> dict[str, object]:
     if not isinstance(row, Mapping):
         raise InvalidRequest(f"expected a map of names to values, got {shown(row)}: map each row to a dict first", field=field)
     try:
-        return _not_empty(plain_map(with_inline_images(row)))
+        return _not_empty(plain_map(_with_images(row)))
     except ValueError as error:
         raise InvalidRequest(str(error), field=field) from None
 

@@ -6,7 +6,6 @@ Precedence: argument > environment (`ROLLSTREAM_<NAME>`) > `rollstream.toml` > d
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -132,6 +131,8 @@ def read_table(file: Path | None, table: str) -> dict[str, object]:
         if file is not None:
             raise InvalidRequest(f"{path} does not exist")
         return {}
+    import tomllib
+
     try:
         parsed = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -75,7 +75,10 @@ class StaleIncarnation(RollstreamError):
     """Another trainer connected to this run later; this one may not change it any more."""
 
     def __init__(self, run: str, mine: int, current: str) -> None:
-        super().__init__(f"run {run!r}: incarnation {mine} is fenced off, {current} is current: another trainer took the run over")
+        super().__init__(
+            f"run {run!r}: incarnation {mine} is fenced off, {current} is current: another trainer took the run over; end this one, or "
+            "connect again to take it back"
+        )
         self.run = run
         self.mine = mine
 

@@ -193,7 +193,7 @@ async def test_another_trainer_has_the_run(settings: QueueSettings) -> None:
             with pytest.raises((WaitTimeout, StaleIncarnation), match=r"nother trainer (has the run|took the run over)"):
                 await job.result(timeout_s=0.0)
             assert (await first._reasons.of_run())[0].cause is Cause.RUN_TAKEN
-            with pytest.raises(StaleIncarnation, match="another trainer took the run over"):
+            with pytest.raises(StaleIncarnation, match="another trainer took the run over; end this one, or connect again"):
                 await first.submit(JobRequest(task="demo", id="two", prompt=rows(1)[0]))
 
 

@@ -14,6 +14,7 @@ from ops.run_view import report_page, runs_table
 from ops.top_view import screen
 from pipeline.inference_pool import PlacesOf, PoolPlaces
 from pipeline.keys import Keys
+from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.run_account import read_monitors, read_steps, texts
@@ -50,6 +51,9 @@ def printed(*shown: object) -> str:
 
 async def test_a_worker_that_took_its_name_again_is_seen(client: AsyncClient, keys: Keys, settings: QueueSettings, fleet: Fleet) -> None:
     """After a flush `top` said that nobody served, while jobs went through: the lock that a batch takes again has no stage."""
+    stream = keys.stage_stream(Stage.RUN)
+    await ask(client, "XGROUP", "CREATE", stream, "run", "0", "MKSTREAM")
+    await ask(client, "XGROUP", "CREATECONSUMER", stream, "run", "run-n1-0")
     await ask(client, "HSET", keys.worker("run-n1-0"), "boot", "b1")
     await ask(client, "PEXPIRE", keys.worker("run-n1-0"), 60_000)
 

@@ -24,6 +24,7 @@ from pipeline.messages import Stage, Trajectory
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Scripts, Unit
 from pipeline.scripts.calls import new_nonce
+from pipeline.scripts.node_calls import Asked, NodeScripts
 from pipeline.scripts.run_calls import RunScripts
 from pipeline.settings import QueueSettings
 from pipeline.testing.queue_audit import QueueAudit
@@ -33,7 +34,10 @@ from tests.faults.diary import Diary
 from tests.faults.judging_trainer import OUTSIDE_POINTS
 from tests.faults.math_fleet import EXPERTS, RUN, MathFleet, ended
 from tests.faults.test_worker_processes import GRADER_POINTS
+from tests.integration.export.test_export import EXPORT_POINTS
+from tests.integration.housekeeping.test_jobs import HOUSEKEEPING_POINTS
 from tests.integration.images.test_kills import IMAGE_POINTS
+from tests.integration.node.test_launcher import NODE_POINTS
 from tests.integration.sandbox_life.test_service_kills import SERVICE_POINTS
 from tests.integration.supervisor.test_kills import SUPERVISOR_POINTS
 from tests.integration.weight_update.test_deaths import UPDATE_POINTS
@@ -85,6 +89,7 @@ COMMAND_POINTS = {
     "pool_drain": ("llm", "drain", "http://127.0.0.1:9", "--run", "given"),
     "pool_detach": ("llm", "clear", "--run", "given"),
     "set_run": ("run", "set", "given", "--weight", "3", "--pause"),
+    "ask_node": ("node", "scale", "n1", "run=3"),
 }
 
 
@@ -196,6 +201,8 @@ async def test_a_command_killed_at_its_call_is_given_again(name: str, settings: 
     pool, address = InferencePool(client, settings.namespace, lease_s=settings.lease_s), "http://127.0.0.1:9"
     if name in ("pool_drain", "pool_detach"):
         await pool.attach("given", [Server(address)])
+    nodes = NodeScripts(client, settings.namespace)
+    assert await nodes.take_node("n1", "boot", lease_ms=600_000) is None
     with ChildProcesses(tmp_path / "logs", environment) as children:
         for arms in ({FAILPOINT: name}, {}):
             command = children.start(f"{name}{len(ends)}", "ops.cli", *COMMAND_POINTS[name], environment=arms)
@@ -206,11 +213,13 @@ async def test_a_command_killed_at_its_call_is_given_again(name: str, settings: 
     assert ends == [-signal.SIGKILL, 0]
     servers = [(server.url, server.standing) for server in (await pool.state("given")).servers]
     share = await RunScripts(client, scripts.keys).set_run("given", window=1)
+    assert await nodes.publish_node("n1", "boot", {}, lease_ms=600_000) == Asked(sizes=("", "3" if name == "ask_node" else "", ""))
     assert (servers, share.weight, share.paused) == {
         "pool_attach": ([(address, "up")], 1.0, False),
         "pool_drain": ([(address, "draining")], 1.0, False),
         "pool_detach": ([], 1.0, False),
         "set_run": ([], 3.0, True),
+        "ask_node": ([], 1.0, False),
     }[name]
 
 
@@ -227,6 +236,9 @@ def test_a_process_is_killed_at_every_failpoint_there_is() -> None:
         *UPDATES,
         *counted,
         *SERVICE_POINTS,
+        *NODE_POINTS,
+        *HOUSEKEEPING_POINTS,
+        *EXPORT_POINTS,
     }
 
     assert killed == set(listed_failpoints())

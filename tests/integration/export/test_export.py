@@ -180,8 +180,11 @@ async def test_who_finds_its_place_taken_throws_its_part_away(tmp_path: Path) ->
     assert drafts(tmp_path) == []
 
 
+EXPORT_POINTS = ("export_part_written", "export_part_named")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("failpoint", ["export_part_written", "export_part_named"])
+@pytest.mark.parametrize("failpoint", EXPORT_POINTS)
 async def test_an_exporter_that_was_killed_is_followed_by_another_and_nothing_is_missing_or_doubled(
     results: Results, settings: QueueSettings, tmp_path: Path, failpoint: str
 ) -> None:

@@ -20,6 +20,7 @@ from pipeline.testing import a_template, a_unit
 from .conftest import Site
 
 pytestmark = [pytest.mark.one_server, pytest.mark.slow]
+HOUSEKEEPING_POINTS = ("drop_unowned", "forget_run", "trim_stream", "housekeeping_done")
 LONG_AGO_S = 3 * 366 * 86_400
 
 
@@ -79,6 +80,19 @@ async def test_streams_are_trimmed_by_age(site: Site, client: AsyncClient, keys:
     for stream in (keys.reward, keys.cancel, keys.dead):
         assert found["streams"][keys.short(stream)] == 251 - await ask(client, "XLEN", stream) > 0
         assert (await ask(client, "XREVRANGE", stream, "+", "-", "COUNT", 1))[0][1] == {b"kind": b"young"}
+
+
+async def test_a_trim_that_is_killed_is_gone_on_with(site: Site, client: AsyncClient, keys: Keys) -> None:
+    for number in range(250):
+        await ask(client, "XADD", keys.dead, f"{number + 1}-0", "kind", "old")
+
+    killed = site.command("housekeeping", "once", "streams", ROLLSTREAM_FAILPOINT="trim_stream")
+    left = await ask(client, "XLEN", keys.dead)
+    again, third = site.once("streams"), site.once("streams")
+
+    assert killed.returncode == -signal.SIGKILL
+    assert again["removed"] == left - await ask(client, "XLEN", keys.dead)
+    assert third["removed"] == 0
 
 
 async def test_blobs_of_all_runs_are_swept(site: Site, client: AsyncClient, keys: Keys, scripts: Scripts) -> None:

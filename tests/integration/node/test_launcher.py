@@ -23,6 +23,9 @@ from tests.integration.node.conftest import SMALL, START_S, Machine
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(300), pytest.mark.slow]
 
+NODE_POINTS = ("take_node", "publish_node")
+"""Where a launcher is killed."""
+
 Look = Callable[[], Awaitable[NodeView | None]]
 
 
@@ -141,6 +144,20 @@ async def test_a_killed_launcher_leaves_nothing_after_the_next_start(machine: Ma
     second.terminate()
     assert await machine.ended(second) == 0
     assert machine.processes() == []
+
+
+@pytest.mark.parametrize("word", ["take_node", "publish_node", "publish_node:3"])
+async def test_a_launcher_killed_at_its_own_words_leaves_its_name_to_the_next(machine: Machine, look: Look, word: str) -> None:
+    """Redis has the word, and who said it does not know any more: the successor takes the name at once, since its machine's lock is free."""
+    none = ("--init", "0", "--run", "0", "--eval", "0", "--no-supervisor")
+    killed = machine.start(*none, ROLLSTREAM_WORKER_SANDBOXES="false", ROLLSTREAM_FAILPOINT=word)
+    assert await machine.ended(killed) == -signal.SIGKILL
+
+    second = machine.start(*none, ROLLSTREAM_WORKER_SANDBOXES="false")
+
+    await until(look, lambda view: view.state == "up" and view.number("pid") == second.pid, "the next one is up", machine)
+    second.terminate()
+    assert await machine.ended(second) == 0
 
 
 async def test_a_killed_worker_is_started_again_and_its_crash_is_told(machine: Machine, look: Look) -> None:

@@ -148,7 +148,7 @@ async def test_a_killed_launcher_leaves_nothing_after_the_next_start(machine: Ma
 
 @pytest.mark.parametrize("word", ["take_node", "publish_node", "publish_node:3"])
 async def test_a_launcher_killed_at_its_own_words_leaves_its_name_to_the_next(machine: Machine, look: Look, word: str) -> None:
-    """Redis has the word, and who said it does not know any more: the successor takes the name at once, since its machine's lock is free."""
+    """Redis has the word, and who said it is gone: the successor takes the name at once, as its machine's lock is free."""
     none = ("--init", "0", "--run", "0", "--eval", "0", "--no-supervisor")
     killed = machine.start(*none, ROLLSTREAM_WORKER_SANDBOXES="false", ROLLSTREAM_FAILPOINT=word)
     assert await machine.ended(killed) == -signal.SIGKILL

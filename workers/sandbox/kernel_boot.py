@@ -10,20 +10,24 @@ What a cell shows is not lost while it is read:
 2. Who prints waits for that thread once `AHEAD_CHARACTERS` are unsent. A cell is as fast as its reader, and the memory of both is bounded.
 3. The wait ends when the reader reads, when its connection is gone (nothing is owed then), with an interrupt, or after `HELD_S`. What was
    printed is kept and sent in order all the same.
+4. What a child process wrote straight to the descriptors before its cell ended is shown with that cell. A thread reads it, which may be
+   behind: so the rest is read before the cell is said to have ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import json
 import os
+import select
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from ipykernel.iostream import OutStream
 from ipykernel.ipkernel import IPythonKernel
@@ -40,12 +44,47 @@ HELD_S = 60.0
 PIECE_CHARACTERS = 128 * 1024
 """Longest text of one output message. What a cell prints within a moment would be one message else, of any size: too large to be taken, and
 held whole by whoever takes it."""
+READ_BYTES = 64 * 1024
+"""A pipe holds so much."""
 
 
 class PieceStream(OutStream):
     """A standard stream that sends what is printed in pieces, and lets who prints wait for them to be sent."""
 
     _ahead = 0
+    of_descriptors: ClassVar[list[PieceStream]] = []
+    """Those that also show what is written to their descriptor."""
+
+    def _setup_stream_redirects(self, name: str) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._taking = threading.Lock()
+        self.of_descriptors.append(self)
+        super()._setup_stream_redirects(name)  # type: ignore[no-untyped-call]
+
+    def _watch_pipe_fd(self) -> None:
+        """What the descriptor's thread does."""
+        os.set_blocking(self._fid, False)
+        is_open = True
+        while is_open and self._should_watch:
+            select.select([self._fid], [], [])
+            with self._taking:
+                is_open = self._take()
+
+    def _take(self) -> bool:
+        """Shows what stands in the pipe, which may be nothing any more; False once the cell has closed the descriptor."""
+        try:
+            data = os.read(self._fid, READ_BYTES) if self._should_watch else b""
+        except BlockingIOError:
+            return True
+        self.write(self._decoder.decode(data, final=not data))
+        os.write(self._original_stdstream_copy, data)
+        return bool(data)
+
+    def hear_children(self) -> None:
+        """Shows what was written to the descriptor until now. At most a pipe full: a child may write for ever."""
+        if self._should_watch and os.getpid() == self._master_pid:
+            with self._taking:
+                self._take()
 
     def write(self, string: str) -> int:
         super().write(string)
@@ -116,6 +155,8 @@ class SandboxKernel(IPythonKernel):
 
     async def do_execute(self, *args: Any, **more: Any) -> dict[str, Any]:
         reply: dict[str, Any] = await super().do_execute(*args, **more)  # type: ignore[no-untyped-call]
+        for stream in PieceStream.of_descriptors:
+            stream.hear_children()
         with contextlib.suppress(OSError):  # its folder was deleted
             reply["cwd"] = os.getcwd()
         return reply

@@ -72,6 +72,27 @@ async def test_both_streams_and_children_are_heard(kernel: Kernel) -> None:
 
 
 @pytest.mark.slow
+async def test_what_a_child_wrote_before_its_cell_ended_is_shown_with_that_cell(kernel: Kernel) -> None:
+    """A thread reads the descriptors. One that came late to the core had its text after the end of the cell: it was lost. Here no thread
+    gets the core from the cell's own for a second. The last cell's text comes in halves of a character."""
+    await run(kernel, "import os, sys, time; interval = sys.getswitchinterval(); sys.setswitchinterval(1)")
+    written = [(await run(kernel, f"_ = os.write(1, b'written {number}')")).stdout for number in range(5)]
+    await run(kernel, "sys.setswitchinterval(interval)")
+    halves = await run(kernel, "_ = os.write(1, '\u00e4'.encode()[:1]); time.sleep(0.1); _ = os.write(1, '\u00e4'.encode()[1:])")
+
+    assert written == [f"written {number}" for number in range(5)]
+    assert halves.stdout == "\u00e4"
+
+
+@pytest.mark.slow
+async def test_a_cell_may_close_the_descriptor(kernel: Kernel) -> None:
+    await run(kernel, "import os; saved = os.dup(1); os.close(1)")
+
+    assert (await run(kernel, "print('still')")).stdout == "still\n"
+    assert (await run(kernel, "os.dup2(saved, 1); _ = os.system('echo again')")).stdout == "again\n"
+
+
+@pytest.mark.slow
 async def test_at_the_limit_the_cell_is_interrupted_and_variables_stay(kernel: Kernel) -> None:
     await run(kernel, "x = 5")
     started = time.monotonic()

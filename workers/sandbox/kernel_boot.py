@@ -51,6 +51,7 @@ READ_BYTES = 64 * 1024
 class PieceStream(OutStream):
     """A standard stream that sends what is printed in pieces, and lets who prints wait for them to be sent."""
 
+    _fid: int
     _ahead = 0
     of_descriptors: ClassVar[list[PieceStream]] = []
     """Those that also show what is written to their descriptor."""

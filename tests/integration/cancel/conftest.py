@@ -20,6 +20,8 @@ async def workplace(settings: QueueSettings, client: AsyncClient) -> AsyncIterat
     workplace = Workplace(patient, client, folder)
     await workplace.connect()
     yield workplace
+    for handler in workplace.handlers:
+        handler.may_end.set()  # where a test failed, one that does not hear of its cancel would keep the loop for ever
     try:
         await workplace.leave_all()
     finally:

@@ -60,7 +60,8 @@ async def test_a_handler_that_does_not_let_itself_be_handed_back(workplace: Work
     await wait_until(lambda: workplace.workers[-1][1].done(), "the worker has left", timeout_s=3 * LEFT_BEHIND_S)
     assert await workplace.workers.pop()[1] == 0
     h = await workplace.audit.job(job)
-    assert (h["st"], h["failed"], h["lost"], handler.deafened) == ("ready", "0", "0", ["CancelledError", "SandboxGone"])
+    assert (h["failed"], h["lost"], handler.deafened) == ("0", "0", ["CancelledError", "SandboxGone"])
+    assert h["st"] == "ready" or h["stage"] == "init", "it waits, or INIT has begun it again by now"
     assert workplace.processes() == []
     await workplace.scripts.cancel("job", [job], "user")
     handler.may_end.set()

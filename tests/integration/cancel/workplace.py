@@ -4,6 +4,7 @@ somebody ends them."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -132,6 +133,16 @@ class Acting(AgentHandler):
         return Grade(reward=1.0)
 
 
+def sleepers() -> list[int]:
+    """The tools' processes: below this one, and called `sleep`."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended between the two looks
+            if process.name() == "sleep":
+                found.append(process.pid)
+    return found
+
+
 class Workplace(Fleet):
     """A run, workers, sandboxes and a model server, in the test's process.
 
@@ -143,6 +154,7 @@ class Workplace(Fleet):
         super().__init__(settings, client, folder / "w")
         self.folder = folder
         self.model = self.a_model()
+        self.handlers: list[Acting] = []
         self._providers: dict[str, RemoteSandboxes] = {}
         self._services = AsyncExitStack()
 
@@ -177,6 +189,7 @@ class Workplace(Fleet):
     ) -> list[Shutdown]:
         """A worker of each stage; without a name, of all three."""
         provider = await self.sandboxes(node)
+        self.handlers.append(handler)
         started = []
         for stage in stages or Stage:
             worker = WorkerSettings(stage=stage, node=node, slots=slots, grace_s=grace_s, scratch_dir=self.folder / "w" / node)
@@ -210,16 +223,11 @@ class Workplace(Fleet):
         for node in self._providers:
             for path in (self.folder / "w" / node / SANDBOXES).glob("*-*-*"):
                 found += [f"{path.name}: {process.pid}" for process in marked_processes(MARK, path.name)]
-        sleepers = [process for process in psutil.Process().children(recursive=True) if process.name() == "sleep"]
-        return found + [f"sleep {process.pid}" for process in sleepers]
+        return found + [f"sleep {pid}" for pid in sleepers()]
 
     async def tool_runs(self) -> None:
         """Until the tree of the tool's processes is there."""
-
-        def sleepers() -> int:
-            return sum(process.name() == "sleep" for process in psutil.Process().children(recursive=True))
-
-        await wait_until(lambda: sleepers() == 3, "the tool's processes run", timeout_s=30)
+        await wait_until(lambda: len(sleepers()) == 3, "the tool's processes run", timeout_s=30)
 
     async def cancelled(self, job: str, reason: str, *, timeout_s: float = 10.0) -> dict[str, str]:
         """The terminal record of a job that was cancelled: the acknowledgement, and nothing of the job is anywhere by then."""

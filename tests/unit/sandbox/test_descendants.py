@@ -17,7 +17,7 @@ import subprocess, sys, threading
 children = []
 def start(*argv):
     children.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-start("sh", "-c", "cat & cat <&0 & echo up; read _")
+start("sh", "-c", "exec 3<&0; cat <&3 & cat <&3 & echo up; read _")  # of what goes on behind, input is /dev/null unless it is said
 thread = threading.Thread(target=start, args=("sh", "-c", "echo up; read _"))
 thread.start()
 thread.join()

@@ -107,30 +107,19 @@ async def test_shards_are_spread_over_masters_and_a_dead_master_is_followed_by_i
     assert await fleet.faults() == []
 
 
-async def test_slots_that_move_key_by_key_while_jobs_run_lose_nothing(fleet: Fleet) -> None:
-    """The classic way: keys of one shard lie in two places for a while. No script runs meanwhile, and none stops half way."""
-    await fleet.add(12)
-    fleet.start()
-    await fleet.ended(0.25)
-    for run in fleet.jobs:
-        key = fleet.keys(run).meta
-        await asyncio.to_thread(fleet.cluster.move_key_by_key, key, to=another(fleet.cluster, key))
-
-    await fleet.ended()
-
-    assert await fleet.faults() == []
-
-
-async def test_slots_that_move_in_one_step_while_jobs_run_lose_nothing(fleet: Fleet) -> None:
-    """Valkey's way since 9: the target copies while the source serves, then the slot changes hands."""
-    if not fleet.cluster.moves_in_one_step:
+@pytest.mark.parametrize("way", ["key by key", "in one step"])
+async def test_slots_that_move_while_jobs_run_lose_nothing(fleet: Fleet, way: str) -> None:
+    """Key by key, the classic way: keys of one shard lie in two places for a while; no script runs meanwhile, and none stops half way. In
+    one step, Valkey's way since 9: the target copies while the source serves, then the slot changes hands."""
+    if way == "in one step" and not fleet.cluster.moves_in_one_step:
         pytest.skip("this server moves slots key by key only")
+    move = fleet.cluster.move_in_one_step if way == "in one step" else fleet.cluster.move_key_by_key
     await fleet.add(12)
     fleet.start()
     await fleet.ended(0.25)
     for run in fleet.jobs:
         key = fleet.keys(run).meta
-        await asyncio.to_thread(fleet.cluster.move_in_one_step, key, to=another(fleet.cluster, key))
+        await asyncio.to_thread(move, key, to=another(fleet.cluster, key))
 
     await fleet.ended()
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.launcher import child
+from ops.launcher import child, promtool
 from ops.launcher.environment import Environment
 from ops.launcher.legs import Leg
 from ops.launcher.sandboxes import Ground
@@ -68,6 +68,11 @@ class Step:
     """Whether `--quick` runs it."""
     is_part: bool = False
     """Whether the full run has its tests in a larger step; it is run by name only."""
+
+    @property
+    def checks_alerts(self) -> bool:
+        """Whether it has the tests of alerts, which want promtool."""
+        return not self.is_for_sandboxes and "unit" in self.test_folders
 
 
 SANDBOX_FOLDERS = (
@@ -144,17 +149,29 @@ def choose(names: Sequence[str], *, quick: bool) -> list[Step]:
     return [step for step in STEPS if (step.is_quick if quick else step.name != "quick" and not step.is_part)]
 
 
-def run(environment: Environment, steps: Sequence[Step], legs: Sequence[Leg], ground: Ground, *, quick: bool, strict: bool) -> int:
+def run(
+    environment: Environment,
+    steps: Sequence[Step],
+    legs: Sequence[Leg],
+    ground: Ground,
+    checker: Leg | None = None,
+    *,
+    quick: bool,
+    strict: bool,
+) -> int:
     """Run the steps and print what came of them; returns the exit code.
 
     Args:
         legs: the servers.
+        checker: promtool; None = no step wants it.
         quick: one server instead of all.
         strict: a leg that is missing fails the run.
     """
     found = [leg for leg in legs if leg.path is not None]
     used = found[:1] if quick else legs
     environ = _environ(os.environ) | for_pytest(used, require_all=strict)
+    if checker is not None:
+        environ |= promtool.for_pytest(checker, is_required=strict)
     has_tests = any(step.module == "pytest" for step in steps)
     has_sandboxes = any(step.is_for_sandboxes for step in steps)
     if has_tests:
@@ -172,7 +189,7 @@ def run(environment: Environment, steps: Sequence[Step], legs: Sequence[Leg], gr
             result = _run_step(ground, step, environ, Path(reports) / f"{step.name}.xml", strict=strict)
             results.append(result)
             say(f"{'ok' if result.code == 0 else bold(f'FAILED (exit {result.code})')}: {step.name}, {result.took_s:.1f} s")
-    judged = [*(legs if has_tests and not quick else found), *(ground.legs if has_sandboxes else ())]
+    judged = [*(legs if has_tests and not quick else found), *(ground.legs if has_sandboxes else ()), *([checker] if checker else ())]
     return _sum_up(results, judged, has_tests=has_tests, strict=strict)
 
 

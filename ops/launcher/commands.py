@@ -15,6 +15,7 @@ from ops.launcher import checks, child, node
 from ops.launcher.environment import RUN_EXTRAS, TEST_EXTRAS, Environment, NotAnEnvironment
 from ops.launcher.installs import InstallFailed, advice_for
 from ops.launcher.package_index import IndexUnusable
+from ops.launcher.promtool import bring_promtool, find_promtool
 from ops.launcher.sandboxes import bring_ground, find_ground
 from ops.launcher.servers import fetch_redis8, find_servers
 from ops.launcher.system_packages import install_packages
@@ -161,10 +162,14 @@ def _test(environment: Environment, arguments: Sequence[str], argv: Sequence[str
     if not asked.quick and any(step.module == "pytest" for step in steps):
         fetch_redis8(environment)
     has_sandboxes = any(step.is_for_sandboxes for step in steps)
+    has_alerts = any(step.checks_alerts for step in steps)
     if asked.system_packages:
+        if has_alerts and find_promtool(environment, os.environ).path is None:
+            bring_promtool(environment)
         ground = find_ground(environment, os.environ)
         install_packages([*find_servers(environment, os.environ), *(ground.legs if has_sandboxes else ())])
         if has_sandboxes:
             bring_ground(environment, ground)
     legs, ground = find_servers(environment, os.environ), find_ground(environment, os.environ)
-    return checks.run(environment, steps, legs, ground, quick=asked.quick, strict=asked.system_packages)
+    promtool = find_promtool(environment, os.environ) if has_alerts else None
+    return checks.run(environment, steps, legs, ground, promtool, quick=asked.quick, strict=asked.system_packages)

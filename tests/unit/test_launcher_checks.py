@@ -16,6 +16,9 @@ from ops.launcher.sandboxes import Ground
 VALKEY = Leg(name="valkey", path=Path("/servers/valkey"), version="9.1.2")
 NO_REDIS7 = Leg(name="redis7", why_missing="no redis-server on this system", how_to_enable="./ops/launch test --system-packages")
 
+PROMTOOL = Leg(name="promtool", path=Path("/tools/promtool"), version="2.42.0")
+NO_PROMTOOL = Leg(name="promtool", why_missing="no promtool on this system", how_to_enable="./ops/launch test --system-packages")
+
 TESTS = Path(__file__).resolve().parents[1]
 PASSING = "def test_it_holds():\n    assert True\n"
 FAILING = "def test_it_does_not():\n    assert 1 == 2\n"
@@ -191,11 +194,11 @@ def test_a_missing_leg_is_listed_and_fails_only_where_none_may_be_missing(
     assert "redis7: no redis-server on this system" in said
     assert "./ops/launch test --system-packages" in said
 
-    assert checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], bare(environment), quick=False, strict=True) == 1
-    assert "left out: redis7" in capfd.readouterr().out
+    assert checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], bare(environment), NO_PROMTOOL, quick=False, strict=True) == 1
+    assert "left out: redis7, promtool" in capfd.readouterr().out
 
 
-def test_the_tests_are_told_the_servers_and_nothing_of_a_person_s_own_redis(
+def test_the_tests_are_told_the_servers_and_promtool_and_nothing_of_a_person_s_own_redis(
     environment: Environment, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROLLSTREAM_REDIS_URL", "redis://production")
@@ -207,11 +210,12 @@ def test_the_tests_are_told_the_servers_and_nothing_of_a_person_s_own_redis(
         "import os\n\ndef test_environment():\n"
         "    ours = {name: value for name, value in os.environ.items() if name.startswith('ROLLSTREAM_')}\n"
         "    assert ours == {'ROLLSTREAM_TEST_SERVERS': 'valkey=/servers/valkey', 'ROLLSTREAM_REQUIRE_SERVERS': 'valkey,redis7',\n"
+        "                    'ROLLSTREAM_TEST_PROMTOOL': '/tools/promtool', 'ROLLSTREAM_REQUIRE_PROMTOOL': '1',\n"
         "                    'ROLLSTREAM_VLLM_PYTHON': '/vllm/python'}\n"
         "    assert 'PYTHONDONTWRITEBYTECODE' not in os.environ\n",
     )
 
-    checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], bare(environment), quick=False, strict=True)
+    checks.run(environment, steps("tests"), [VALKEY, NO_REDIS7], bare(environment), PROMTOOL, quick=False, strict=True)
 
     assert "tests: 1 passed, 0 failed" in capfd.readouterr().out
 

@@ -52,6 +52,8 @@ class WorkerSettings(TableSettings):
     """Whether workers have sandboxes of the node's service. Off: jobs that need one are handed back."""
     model_key_file: Path | None = None
     """File with the key of the model servers."""
+    measures_dir: Path | None = None
+    """Where this process keeps its measures for the launcher of its node, which sets it; none = nobody reads them."""
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> Self:

@@ -34,11 +34,12 @@ from workers.stages.bodies import Bodies
 from workers.stages.concurrency import Limiter
 from workers.stages.eval import EvalWork
 from workers.stages.init import InitWork
+from workers.stages.measures import kept_measures
 from workers.stages.model_servers import ModelServers
 from workers.stages.node_agent import NodeAgent
 from workers.stages.pool_keeper import PoolKeeper
 from workers.stages.run import RunWork
-from workers.stages.stage import Place
+from workers.stages.stage import Place, StageWork
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +81,8 @@ async def serve(
     structlog.contextvars.bind_contextvars(worker=member.consumer)
     log.info("worker_starts", stage=worker.stage.value, slots=member.slots, boot=member.boot, shards=queue.shards, pid=os.getpid())
     log.info("worker_takes", capabilities=member.capabilities, node=member.node, epoch=member.epoch)
+    measures = kept_measures(worker.stage, worker.measures_dir, f"{worker.stage.value}-{worker.index}")
+    measures.slots.add(member.slots)
     async with AsyncExitStack() as stack:
         found = await stack.enter_async_context(Handlers(handlers, config=config))
         client = command_client(queue)
@@ -94,7 +97,7 @@ async def serve(
             if worker.adaptive:
                 places = PoolPlaces(client, queue.namespace)
                 limiter = await stack.enter_async_context(Limiter(places, who=member.consumer, low=worker.min_slots, high=member.slots))
-            models = await stack.enter_async_context(ModelServers(pool, lease_s=queue.lease_s, api_key=key))
+            models = await stack.enter_async_context(ModelServers(pool, lease_s=queue.lease_s, api_key=key, measures=measures))
 
         allowed = None if limiter is None else limiter.allowed_jobs
         if sandboxes is not None and worker.stage is Stage.INIT:
@@ -106,7 +109,7 @@ async def serve(
             slots.idle_why = sandboxes.degraded
             sandboxes.on_degraded(partial(_on_degraded, slots))
 
-        def work_of(keys: Keys, scripts: Scripts) -> Work:
+        def stage_work(keys: Keys, scripts: Scripts) -> StageWork:
             bodies = Bodies(client, keys)
             if models is not None:
                 return RunWork(
@@ -122,6 +125,11 @@ async def serve(
             if worker.stage is Stage.INIT:
                 return InitWork(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)
             return EvalWork(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place, max_attached_bytes=queue.max_body_bytes)
+
+        def work_of(keys: Keys, scripts: Scripts) -> Work:
+            work = stage_work(keys, scripts)
+            work.measures = measures
+            return work
 
         left = asyncio.Event()
         agent = NodeAgent(client, queue, sandboxes) if sandboxes is not None else None

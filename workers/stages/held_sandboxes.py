@@ -7,7 +7,8 @@ gate, and is remembered here; `take` ends all of them, those too that are still 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from functools import reduce
 from types import TracebackType
 from typing import Self
@@ -18,6 +19,7 @@ from workers.sandbox.base import Probe, Sandbox, SandboxProvider
 from workers.sandbox.errors import SandboxError
 from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
 from workers.sandbox.use import SandboxUse, joined
+from workers.stages.measures import Measures
 
 log = structlog.get_logger(__name__)
 
@@ -32,12 +34,16 @@ class HeldSandboxes:
         provider: the node's; not closed here.
         gate: passed before each start and attachment.
         use_s: how long one of them is asked for its use.
+        measures: count what is started.
     """
 
-    def __init__(self, provider: SandboxProvider, gate: Callable[[], None], *, use_s: float = USE_S) -> None:
+    def __init__(
+        self, provider: SandboxProvider, gate: Callable[[], None], *, use_s: float = USE_S, measures: Measures | None = None
+    ) -> None:
         self._provider = provider
         self._gate = gate
         self._use_s = use_s
+        self._measures = measures
         self._held: list[Sandbox] = []
         self._taken = False
 
@@ -50,7 +56,7 @@ class HeldSandboxes:
 
     async def start(self, spec: SandboxSpec, owner: SandboxOwner) -> Sandbox:
         self._gate()
-        return await self._hold(await self._provider.start(spec, owner))
+        return await self._hold(await self._timed(self._provider.start(spec, owner)))
 
     async def attach(self, handle: SandboxHandle, owner: SandboxOwner) -> Sandbox:
         self._gate()
@@ -58,10 +64,24 @@ class HeldSandboxes:
 
     async def restore(self, snapshot: Snapshot, owner: SandboxOwner) -> Sandbox:
         self._gate()
-        return await self._hold(await self._provider.restore(snapshot, owner))
+        return await self._hold(await self._timed(self._provider.restore(snapshot, owner)))
 
     async def drop(self, snapshot: Snapshot, owner: SandboxOwner) -> None:
         await self._provider.drop(snapshot, owner)
+
+    async def _timed(self, start: Awaitable[Sandbox]) -> Sandbox:
+        """A start, counted. One that was interrupted is neither."""
+        began_s = time.monotonic()
+        try:
+            sandbox = await start
+        except Exception:
+            if self._measures is not None:
+                self._measures.sandbox_starts["failed"].add()
+            raise
+        if self._measures is not None:
+            self._measures.sandbox_starts["ok"].add()
+            self._measures.sandbox_start_seconds.observe(time.monotonic() - began_s)
+        return sandbox
 
     async def _hold(self, sandbox: Sandbox) -> Sandbox:
         self._held.append(sandbox)

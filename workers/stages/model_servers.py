@@ -13,8 +13,10 @@ import structlog
 
 from pipeline.errors import BrokerError
 from pipeline.inference_pool import AllowedLabels, Assignment, InferencePool, NoServer, Wanted
+from pipeline.messages import Stage
 from workers.llm.connect import connect_backend
 from workers.llm.http_backend import HttpBackend
+from workers.stages.measures import Measures, unread_measures
 from workers.stages.pool_calls import PoolCalls
 from workers.stages.pooled_backend import PooledBackend
 from workers.stages.run_watch import SILENT_S, RunWatch, Waiting
@@ -30,6 +32,7 @@ class ModelServers:
         api_key: sent to every server; empty = none.
         first_suspicion_s: for this long a server that failed is avoided at first.
         silent_s: calls in flight at a server that is down are given up after so long without an answered look.
+        measures: count calls.
     """
 
     def __init__(
@@ -40,7 +43,9 @@ class ModelServers:
         api_key: str = "",
         first_suspicion_s: float = FIRST_S,
         silent_s: float = SILENT_S,
+        measures: Measures | None = None,
     ) -> None:
+        self.measures = measures or unread_measures(Stage.RUN)
         self._pool = pool
         self._renew_s = lease_s / 4
         self._api_key = api_key

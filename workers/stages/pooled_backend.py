@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -191,8 +192,16 @@ class PooledBackend:
             return replace(result, spans=tuple(replace(span, version=label_in_record(span.version, self._run)) for span in result.spans))
 
         self._in_flight.add(request.request_id)
+        measures, began_s = self._servers.measures, time.monotonic()
         try:
-            return await self._tried(request.request_id, call, believe)
+            answer = await self._tried(request.request_id, call, believe)
+        except ModelError:
+            measures.model_calls["failed"].add()
+            raise
+        else:
+            measures.model_calls["ok"].add()
+            measures.model_call_seconds.observe(time.monotonic() - began_s)
+            return answer
         finally:
             self._in_flight.discard(request.request_id)
 

@@ -6,6 +6,7 @@ A wall deadline that comes while the agent runs keeps what was journalled: the j
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import fields, replace
@@ -78,12 +79,17 @@ class RunWork(StageWork):
         body = await self.bodies.get(self.bodies.keys.body(claim.job, control.begun.init_attempt, Stage.INIT.value))
         environment = codec.decode(Environment, body)
         journalled: list[TurnDelta] = []
+        turn_began_s = time.monotonic()
 
         async def journal(delta: TurnDelta) -> None:
+            nonlocal turn_began_s
             journalled.append(delta)
             control.progress(limits.run_active_s + PROGRESS_MARGIN_S)
             sampled_tokens = sum(int(segment.sampled_mask.sum()) for segment in delta.segments)
             await control.journal(delta.index, codec.encode(delta), sampled_tokens)
+            self.measures.sampled_tokens.add(sampled_tokens)
+            before_s, turn_began_s = turn_began_s, time.monotonic()
+            self.measures.turn_seconds.observe(turn_began_s - before_s)
 
         active = ActiveTime(limits.run_active_s)
         backend = self.models.for_job(

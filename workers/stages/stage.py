@@ -4,12 +4,14 @@ end."""
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 from pipeline.attempts import Awaiting, End, GivenUp, JobControl, Settled
 from pipeline.errors import JobCancelled, LeaseLost
 from pipeline.messages import JobSpec, Outcome, RewardSource, Stage
+from pipeline.scripts.calls import Begun
 from workers.handlers.base import StageContext, TaskHandler
 from workers.handlers.registry import Handlers
 from workers.sandbox.base import SandboxProvider
@@ -18,6 +20,7 @@ from workers.sandbox.spec import SandboxOwner
 from workers.stages.bodies import Bodies
 from workers.stages.failures import HandlerExited, end_of, kind_of, the_one_error
 from workers.stages.held_sandboxes import HeldSandboxes
+from workers.stages.measures import Measures, end_word, unread_measures
 from workers.stages.sandbox_record import used_by
 
 PROGRESS_MARGIN_S = 30.0
@@ -54,15 +57,41 @@ class StageWork(ABC):
     """The work of one stage on one shard, for `pipeline.consumer.Consumer`."""
 
     stage: Stage
+    measures: Measures
+    """What it counts in; nobody reads them until its process gives it those that are kept."""
 
     def __init__(self, *, bodies: Bodies, handlers: Handlers, sandboxes: SandboxProvider | None, place: Place) -> None:
         self.bodies = bodies
         self.handlers = handlers
         self.sandboxes = sandboxes
         self.place = place
+        self.measures = unread_measures(self.stage)
 
     async def __call__(self, control: JobControl) -> End:
         """Works on one attempt. What goes wrong is in the end it returns; only cancellation and a lost lease are raised."""
+        measures, began_s = self.measures, time.monotonic()
+        measures.claims.add()
+        if self._was_begun_before(control.begun):
+            measures.retries.add()
+        measures.busy_slots.add()
+        end: End | None = None
+        try:
+            end = await self._end_of(control)
+            return end
+        except (JobCancelled, LeaseLost, asyncio.CancelledError):
+            end = control.interrupted()
+            raise
+        finally:
+            measures.busy_slots.add(-1)
+            measures.attempts[end_word(end)].add()
+            measures.attempt_seconds.observe(time.monotonic() - began_s)
+
+    def _was_begun_before(self, begun: Begun) -> bool:
+        """Whether an earlier attempt was in this stage: attempts count up through all of them."""
+        before = {Stage.INIT: 0, Stage.RUN: begun.init_attempt, Stage.EVAL: begun.run_attempt}[self.stage]
+        return begun.attempt > before + 1
+
+    async def _end_of(self, control: JobControl) -> End:
         handler: TaskHandler | None = None
         context: StageContext | None = None
         try:
@@ -93,7 +122,7 @@ class StageWork(ABC):
         """What the handler gets of this attempt."""
         sandboxes: HeldSandboxes | None = None
         if self.sandboxes is not None:
-            sandboxes = HeldSandboxes(self.sandboxes, control.gate)
+            sandboxes = HeldSandboxes(self.sandboxes, control.gate, measures=self.measures)
             control.on_left_behind(sandboxes.take)
         return StageContext(
             spec=spec,

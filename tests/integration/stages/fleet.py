@@ -100,7 +100,7 @@ def a_delta(index: int) -> TurnDelta:
 class Fleet:
     """A run with one task, and workers of its stages."""
 
-    def __init__(self, settings: QueueSettings, client: AsyncClient, scratch: Path) -> None:
+    def __init__(self, settings: QueueSettings, client: AsyncClient, scratch: Path, *, measures: Path | None = None) -> None:
         self.settings = settings
         self.client = client
         self.keys = Keys.of_shard(settings.namespace, 0)
@@ -110,6 +110,7 @@ class Fleet:
         self.incarnation = 0
         self.workers: list[tuple[Shutdown, asyncio.Task[int]]] = []
         self._scratch = scratch
+        self._measures = measures
 
     async def connect(self) -> None:
         """Takes the run."""
@@ -149,7 +150,13 @@ class Fleet:
         started = []
         for stage in stages or Stage:
             worker = WorkerSettings(
-                stage=stage, node=node, slots=slots, grace_s=grace_s, adaptive=adaptive, scratch_dir=self._scratch / node
+                stage=stage,
+                node=node,
+                slots=slots,
+                grace_s=grace_s,
+                adaptive=adaptive,
+                scratch_dir=self._scratch / node,
+                measures_dir=self._measures,
             )
             shutdown = Shutdown()
             task = asyncio.create_task(

@@ -2,6 +2,7 @@
 
     RUN/nodes/<namespace>.<node>.lock    flock of the launcher; holds its boot
     RUN/nodes/<namespace>.<node>.json    launcher and children: number, start time; boot of the machine
+    RUN/nodes/<namespace>.<node>.password    that of Redis, when the launcher was given it in an address
 
 Invariants:
 
@@ -148,6 +149,11 @@ class NodeFiles:
     def remove_note(self) -> None:
         """When nothing of it runs any more. The lock's file stays: another may wait for it by now."""
         self._path("json").unlink(missing_ok=True)
+
+    @property
+    def password_file(self) -> Path:
+        """Of Redis, when its address had a password in it."""
+        return self._path("password")
 
     def _path(self, kind: str) -> Path:
         return self._folder / f"{self._namespace}.{self._node}.{kind}"

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import shutil
-import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +19,14 @@ from pathlib import Path
 import redis
 import structlog
 
-from ops.child_processes import ChildProcesses
+from ops.child_processes import Child, ChildProcesses
+from ops.logs.keeper import LogKeeper
+from ops.logs.places import NODE_LOG, scratch_folder, warnings_log
+from ops.logs.reading import last_words
+from ops.node.beside import beside, until_clock
 from ops.node.files import FOLDER, NodeFiles, NodeTaken
-from ops.node.membership import Membership
+from ops.node.handover import address_for_children
+from ops.node.membership import Membership, launcher_fields
 from ops.node.processes import SERVICE, Commands
 from ops.node.restarts import RestartPolicy
 from ops.node.settings import NodeSettings
@@ -35,9 +38,9 @@ from pipeline.file_systems import nearest_existing
 from pipeline.folders import Folders, make_folder, make_private_folder
 from pipeline.keys import Keys
 from pipeline.layout import check_layout
-from pipeline.logs import redact_text
+from pipeline.logs import NodeLog, redact_text
 from pipeline.messages import Stage
-from pipeline.process import Shutdown, StoppedWhileWaiting, software_version, until_reached
+from pipeline.process import Shutdown, StoppedWhileWaiting, until_reached
 from pipeline.redis_client import AsyncClient, ask, command_client
 from pipeline.scripts.node_calls import Asked, NodeScripts
 from pipeline.scripts.runner import Arg
@@ -54,9 +57,6 @@ EXIT_OK, EXIT_FAILED, EXIT_TAKEN = 0, 1, 4
 LOOK_S = 0.5
 """Between two looks for a service that does not answer, and whether all processes are there."""
 DISK_LOOK_S = 30.0
-CLOCK_LOOK_S = 5.0
-"""The clock of the machine may be set while we wait for a moment on it."""
-MOST_TAIL_CHARS = 4000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class NodeState:
     """Disk -> bytes."""
 
 
-async def run_node(settings: NodeSettings, config: Path | None, *, log_json: bool = False, log_level: str = "info") -> int:
+async def run_node(settings: NodeSettings, config: Path | None, *, log_level: str = "info") -> int:
     """Runs a node until it is told to end; returns the exit code.
 
     Raises:
@@ -85,7 +85,6 @@ async def run_node(settings: NodeSettings, config: Path | None, *, log_json: boo
     shutdown.on_parent_exit()
     boot = secrets.token_hex(8)
     namespace = QueueSettings.load(config).namespace
-    is_embedded = not QueueSettings.load(config).redis_url
     try:
         with NodeFiles(Folders.from_environment().run / FOLDER, namespace, settings.node_name, boot) as files:
             async with AsyncExitStack() as stack:
@@ -93,12 +92,9 @@ async def run_node(settings: NodeSettings, config: Path | None, *, log_json: boo
                 client = command_client(queue)
                 stack.push_async_callback(client.aclose)
                 await until_reached(lambda: check_layout(client, queue), shutdown.stop)
-                commands = Commands(
-                    node=settings.node_name, grace_s=settings.grace_s, config=config, log_json=log_json, log_level=log_level
-                )
-                # an address of the settings comes to the children as it came to us: there may be a password in it
-                own = {"ROLLSTREAM_REDIS_URL": queue.redis_url} if is_embedded else {}
-                launcher = Launcher(settings, queue, client, files, boot, shutdown, commands, config=config, environment=own)
+                commands = Commands(node=settings.node_name, grace_s=settings.grace_s, config=config, log_level=log_level)
+                address = stack.enter_context(address_for_children(queue, files.password_file))
+                launcher = Launcher(settings, queue, client, files, boot, shutdown, commands, config=config, environment=address)
                 return await launcher.run()
     except NodeTaken as taken:
         print(f"rollstream: {taken}", file=sys.stderr)
@@ -130,9 +126,12 @@ class Launcher:
         self._has_service = WorkerSettings.load(config, stage=Stage.EVAL).sandboxes
         self._image_dir = ImageSettings.load(config).node_dir or self._folders.scratch / "images"
         make_private_folder(self._folders.scratch, "ROLLSTREAM_SCRATCH_DIR")
-        self._logs = make_folder(self._folders.scratch / "logs" / settings.node_name)
+        self._logs = make_folder(scratch_folder(self._folders, settings.node_name))
+        self._node_log = NodeLog(
+            path=self._logs / NODE_LOG, node=settings.node_name, max_bytes=settings.log_max_mib << 20, files=settings.log_files
+        )
         self._commands = commands
-        self._environment = {"ROLLSTREAM_SANDBOX_AUTOSTART": "false", **environment}
+        self._environment = {"ROLLSTREAM_SANDBOX_AUTOSTART": "false", **self._node_log.for_children(), **environment}
         self._keys = Keys.of_shard(queue.namespace, 0)
         self._now = NodeState(
             sizes={stage: settings.size(stage, self._cores) for stage in Stage},
@@ -157,11 +156,15 @@ class Launcher:
             NodeTaken, StoppedWhileWaiting: nothing was started.
         """
         await self._membership.take(self._files.dead_boot, self._shutdown.stop)
+        with LogKeeper(self._node_log, warnings_log(self._folders, self._settings.node_name)):
+            return await self._run()
+
+    async def _run(self) -> int:
         if ended := await asyncio.to_thread(self._files.end_predecessor):
             log.warning("predecessor_cleaned_up", ended=ended, what="a launcher of this node was killed, and these outlived it")
         with ChildProcesses(self._logs, self._environment) as children:
             policy = RestartPolicy(crashes=self._settings.crashes)
-            self._supervision = supervision = Supervision(children, policy, on_change=self._on_change)
+            self._supervision = supervision = Supervision(children, policy, on_change=self._on_change, said_by=self._said_by)
             if self._has_service:
                 supervision.start(self._commands.service())
             for stage in Stage:
@@ -174,9 +177,7 @@ class Launcher:
                 **{stage.value: str(self._now.sizes[stage]) for stage in Stage},
                 logs=str(self._logs),
             )
-            async with _background(
-                self._membership.run(), self._look_at_service(), self._look_at_disks(), self._until_up(), self._until_end()
-            ):
+            async with beside(self._membership.run(), self._look_at_service(), self._look_at_disks(), self._until_up(), self._until_end()):
                 failed = await self._keep(supervision)
                 killed = await supervision.drain(
                     self._settings.grace_s, self._shutdown.hurry, lane_waits=None if self._has_lost_name else self._lane_waits
@@ -292,13 +293,9 @@ class Launcher:
 
     async def _until_end(self) -> None:
         """Drains a grace before the node's end."""
-        ends_at_s = self._now.ends_at_s
-        while ends_at_s is not None:
-            left_s = ends_at_s - self._settings.grace_s - time.time()
-            if left_s <= 0:
-                self._end("its end is near")
-                return
-            await asyncio.sleep(min(left_s, CLOCK_LOOK_S))
+        if self._now.ends_at_s is not None:
+            await until_clock(self._now.ends_at_s - self._settings.grace_s)
+            self._end("its end is near")
 
     async def _lane_waits(self) -> bool:
         """Whether something that nobody has taken up waits in the node's lane; False without an answer."""
@@ -327,6 +324,9 @@ class Launcher:
             )
         self._membership.tell()
 
+    def _said_by(self, child: Child) -> str:
+        return last_words(self._node_log.path, child.name, child.process.pid, printed=child.last_lines())
+
     def _slots(self, stage: Stage) -> int:
         assert self._supervision is not None
         return sum(each.plan.slots for each in self._supervision.processes if each.plan.stage is stage and each.state == "up" and each.runs)
@@ -334,17 +334,7 @@ class Launcher:
     def _fields(self) -> Mapping[str, Arg]:
         now, supervision = self._now, self._supervision
         fields: dict[str, Arg] = {
-            "state": now.state,
-            "why": redact_text(now.why),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "uid": os.getuid(),
-            "version": software_version(),
-            "cores": self._cores,
-            "clock": int(time.time() * 1000),
-            "slurm": os.environ.get("SLURM_JOB_ID", ""),
-            "until": "" if now.ends_at_s is None else int(now.ends_at_s * 1000),
-            "grace": f"{self._settings.grace_s:g}",
+            **launcher_fields(now.state, now.why, ends_at_s=now.ends_at_s, grace_s=self._settings.grace_s, supervision=supervision),
             "backend": now.backend,
             "classes": ",".join(now.classes),
             "degraded": redact_text(now.degraded),
@@ -353,12 +343,6 @@ class Launcher:
         for stage in Stage:
             fields[f"size.{stage.value}"] = str(now.sizes[stage])
             fields[f"slots.{stage.value}"] = 0 if supervision is None else self._slots(stage)
-        if supervision is not None:
-            fields["procs"] = " ".join(f"{each.plan.name}:{each.pid}:{each.state}" for each in supervision.processes)
-            fields["crashes"] = supervision.crash_count
-            if (crash := supervision.last_crash) is not None:
-                fields["crash.name"], fields["crash.code"] = crash.name, crash.code
-                fields["crash.at"], fields["crash.tail"] = int(crash.at_s * 1000), crash.tail[-MOST_TAIL_CHARS:]
         return fields
 
 
@@ -375,15 +359,3 @@ def _tell_crash(failed: CrashLoop) -> None:
     print(f"rollstream: the node ended: {failed}. Its last lines:\n{crash.tail}", file=sys.stderr)
     if crash.name == SERVICE:
         print("Where no sandboxes are to be had, ROLLSTREAM_WORKER_SANDBOXES=false serves the tasks that need none.", file=sys.stderr)
-
-
-@contextlib.asynccontextmanager
-async def _background(*coroutines: Coroutine[object, object, None]) -> AsyncIterator[None]:
-    """Runs them beside what is done inside, and ends them with it. The first that fails ends it with its error."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(each) for each in coroutines]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()

@@ -7,15 +7,21 @@ ends nothing.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import time
 from collections.abc import Callable, Mapping
 
 import structlog
 
 from ops.node.files import NodeTaken
+from ops.node.supervision import Supervision
 from pipeline.errors import BrokerError
-from pipeline.process import StoppedWhileWaiting, until_reached
+from pipeline.logs import redact_text
+from pipeline.process import StoppedWhileWaiting, software_version, until_reached
 from pipeline.scripts.node_calls import Asked, NameTaken, NodeScripts
 from pipeline.scripts.runner import Arg
+from pipeline.usable_cores import usable_cores
 
 log = structlog.get_logger(__name__)
 
@@ -23,6 +29,7 @@ BEAT_S = 2.0
 LAPSE_MARGIN_S = 0.1
 GATHER_S = 0.1
 """What changes within this time is said at once."""
+MOST_TAIL_CHARS = 4000
 
 
 class Membership:
@@ -116,6 +123,34 @@ class Membership:
     @property
     def _lease_ms(self) -> int:
         return int(self._lease_s * 1000)
+
+
+def launcher_fields(state: str, why: str, *, ends_at_s: float | None, grace_s: float, supervision: Supervision | None) -> dict[str, Arg]:
+    """What every launcher says of itself: docs/reference/keys.md has the fields.
+
+    Args:
+        supervision: None before it keeps processes.
+    """
+    fields: dict[str, Arg] = {
+        "state": state,
+        "why": redact_text(why),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "uid": os.getuid(),
+        "version": software_version(),
+        "cores": usable_cores(),
+        "clock": int(time.time() * 1000),
+        "slurm": os.environ.get("SLURM_JOB_ID", ""),
+        "until": "" if ends_at_s is None else int(ends_at_s * 1000),
+        "grace": f"{grace_s:g}",
+    }
+    if supervision is not None:
+        fields["procs"] = " ".join(f"{each.plan.name}:{each.pid}:{each.state}" for each in supervision.processes)
+        fields["crashes"] = supervision.crash_count
+        if (crash := supervision.last_crash) is not None:
+            fields["crash.name"], fields["crash.code"] = crash.name, crash.code
+            fields["crash.at"], fields["crash.tail"] = int(crash.at_s * 1000), crash.tail[-MOST_TAIL_CHARS:]
+    return fields
 
 
 async def _pause(seconds: float, stop: asyncio.Event) -> None:

@@ -40,7 +40,6 @@ class Commands:
     grace_s: float
     """Of a worker: what its launcher gives the whole node. When it is to hand back before, the launcher says so."""
     config: Path | None = None
-    log_json: bool = False
     log_level: str = "info"
 
     def service(self) -> ProcessPlan:
@@ -69,4 +68,4 @@ class Commands:
 
     def _common(self) -> Sequence[str]:
         config = ("--config", str(self.config)) if self.config else ()
-        return (*config, *(("--log-json",) if self.log_json else ()), "--log-level", self.log_level)
+        return (*config, "--log-level", self.log_level)

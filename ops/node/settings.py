@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 
 from ops.node.sizes import Size, default_size
 from pipeline.errors import InvalidRequest
+from pipeline.log_file import MOST_FILES
 from pipeline.messages import Stage
 from pipeline.settings import ENVIRONMENT_PREFIX, TableSettings
 from workers.settings import default_node
@@ -44,6 +45,10 @@ class NodeSettings(TableSettings):
     """When the node ends: `8h`, `90m`, an ISO time or seconds since 1970. Its drain is done by then. Empty = with the Slurm job."""
     crashes: int = Field(default=5, ge=0, le=1000)
     """Crashes of one process in a row that are borne; one more ends the node."""
+    log_max_mib: int = Field(default=32, ge=1, le=4096)
+    """A log of the node that is as large is renamed, and a new one begun."""
+    log_files: int = Field(default=8, ge=2, le=MOST_FILES)
+    """Of them the newest stay."""
 
     @field_validator("init", "run", "eval", mode="before")
     @classmethod

@@ -108,6 +108,7 @@ class Supervision:
         children: that it starts them as; leaving it kills what is left.
         on_change: called after each start and end.
         command_of: what a plan means; by default `rollstream` with its arguments.
+        said_by: the last lines of one that ended; by default what it printed.
     """
 
     def __init__(
@@ -117,11 +118,13 @@ class Supervision:
         *,
         on_change: Callable[[], None] = lambda: None,
         command_of: Callable[[ProcessPlan], Sequence[str]] = rollstream_command,
+        said_by: Callable[[Child], str] = Child.last_lines,
     ) -> None:
         self._children = children
         self._policy = policy
         self._on_change = on_change
         self._command_of = command_of
+        self._said_by = said_by
         self._processes: dict[str, Process] = {}
         self._wake = asyncio.Event()
         self.crash_count = 0
@@ -213,15 +216,37 @@ class Supervision:
             if hurry.is_set():
                 self._hand_back(service)
             await waiting.until_gone([*workers, *service], end_s, heeds_hurry=False)
-        killed = [each for each in (*workers, *service) if each.runs]
+        return await self._kill_left([*workers, *service])
+
+    async def end(self, grace_s: float, hurry: asyncio.Event) -> list[str]:
+        """Ends them all at once, for those that need no order.
+
+        Args:
+            hurry: once it is set each is told a second time.
+
+        Returns:
+            Names of those that had to be killed.
+        """
+        end_s, everything = time.monotonic() + grace_s, [*self._processes.values()]
+        with self._children.endings() as ended:
+            waiting = _Waiting(ended, hurry, self._on_change)
+            self._stop(everything)
+            await waiting.until_gone(everything, end_s)
+            if hurry.is_set():
+                self._hand_back(everything)
+                await waiting.until_gone(everything, min(end_s, time.monotonic() + HURRY_S), heeds_hurry=False)
+        return await self._kill_left(everything)
+
+    # ---- steps
+
+    async def _kill_left(self, processes: Sequence[Process]) -> list[str]:
+        killed = [each for each in processes if each.runs]
         for each in killed:
             log.error("process_killed", process=each.plan.name, pid=each.pid, what="it did not leave within the grace of the drain")
             each.child.process.kill()
             await asyncio.to_thread(each.child.process.wait)
         self._bury()
         return [each.plan.name for each in killed]
-
-    # ---- steps
 
     def _of(self, stage: Stage) -> list[Process]:
         return [each for each in self._processes.values() if each.plan.stage is stage]
@@ -255,7 +280,7 @@ class Supervision:
         assert code is not None
         process.child.asked_to_stop = True  # it is seen to
         self.crash_count += 1
-        self.last_crash = Crash(name=process.plan.name, code=code, at_s=time.time(), tail=redact_text(process.child.last_lines()))
+        self.last_crash = Crash(name=process.plan.name, code=code, at_s=time.time(), tail=redact_text(self._said_by(process.child)))
         restart = decide_restart(self._policy, crashes=process.crashes, ran_s=ran_s, code=code)
         process.state = "waiting"
         if restart is None:
@@ -269,7 +294,7 @@ class Supervision:
             ran_s=round(ran_s, 1),
             crashes=restart.crashes,
             again_in_s=restart.pause_s,
-            log=str(process.child.log),
+            said=self.last_crash.tail,
         )
 
     def _stop(self, processes: Iterable[Process]) -> None:

@@ -171,6 +171,21 @@ async def test_what_is_deaf_is_killed_at_the_end_of_the_grace_and_named(crew: Cr
     assert crew.supervision.processes == ()
 
 
+async def test_what_needs_no_order_ends_at_once_is_told_again_when_hurried_and_is_killed_when_deaf(crew: Crew) -> None:
+    """Inference servers: none waits for another."""
+    crew.programs |= {"llm-1": BUSY, "llm-2": DEAF}
+    crew.supervision.start(*(ProcessPlan(f"llm-{index}", ()) for index in range(3)))
+    await crew.are_up()
+    hurry = asyncio.Event()
+    hurry.set()
+
+    killed = await crew.supervision.end(3.0, hurry)
+
+    assert killed == ["llm-2"]
+    assert {"stop llm-0", "stop llm-1 1", "stop llm-1 2"} <= {*crew.order}
+    assert crew.supervision.processes == ()
+
+
 async def test_a_crash_is_mended_and_remembered_with_its_last_words(crew: Crew) -> None:
     once = crew.folder / "once"
     crew.programs["run-0"] = f"[ -e {once} ] || {{ touch {once}; echo redis://:hunter2@host is gone; exit 7; }}; {POLITE}"

@@ -40,6 +40,7 @@ async def test_tools_starts_and_the_warm_pool_are_measured_through_a_service(tmp
         "bubblewrap_local_echo": 3,
         "bubblewrap_local_print": 1,
         "bubblewrap_cold_start": 1,
+        "bubblewrap_idle_start": 1,
         "bubblewrap_warm_start": 1,
     }
     assert figures.failed == {"bubblewrap": 0}

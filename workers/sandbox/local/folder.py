@@ -140,6 +140,7 @@ class SandboxFolder:
             folder.mkdir(mode=0o755, exist_ok=True)
         if is_first and image is not None and image.is_dir():
             give_name(image, place.upper, place.workdir)
+            make_workdir(image, place.upper, place.workdir)
         for path in mount_points:
             at, below = next(
                 ((folder, path.removeprefix(name)) for name, folder in place.private.items() if path.startswith(f"{name}/")),
@@ -462,6 +463,17 @@ def make_mount_point(below: Path, path: str) -> None:
                 at.chmod(stat.S_IMODE(mode) | 0o700)
         with contextlib.suppress(FileExistsError):
             at.mkdir(mode=0o755)
+
+
+def make_workdir(image: Path, upper: Path, workdir: str) -> None:
+    """Makes the working folder above an image that has nothing of its path: else PID 1 starts a program for it, as the walls stand.
+
+    A path that begins in the image is left to PID 1: a folder made above one of the image would stand there with our mode and owner. So is
+    one that is no plain path: what its dots mean is to be found out inside.
+    """
+    parts = workdir.strip("/").split("/")
+    if not {"", ".", ".."} & set(parts) and not os.path.lexists(image / parts[0]):
+        make_mount_point(upper, workdir)
 
 
 def job_prefix(job_id: str) -> str:

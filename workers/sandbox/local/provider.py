@@ -358,7 +358,7 @@ class LocalSandboxes:
         finally:
             del self._holders[making]
             if self.spare is not None:
-                self.spare.refill()
+                self.spare.refill_soon()
         sandbox = LocalSandbox(folder, handle, inside, holder, launcher, files, owner.attempt, self._context, watch, self._snapshots)
         self._attached.add(sandbox)
         holder.gone.add_done_callback(lambda _: self._let_go(sandbox))

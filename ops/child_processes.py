@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.logs import PROCESS_NAME
 from pipeline.process import PARENT_FD
 
 TAIL_LINES = 25
@@ -103,7 +104,8 @@ class ChildProcesses:
         if name in self._children and self._children[name].exit_code is None:
             raise ValueError(f"a child named {name!r} runs already")
         log = self._logs / f"{name}.log"
-        merged = {**os.environ, **self._environment, **(environment or {}), PARENT_FD: str(self._pipe_read), "PYTHONUNBUFFERED": "1"}
+        own = {PARENT_FD: str(self._pipe_read), PROCESS_NAME: name, "PYTHONUNBUFFERED": "1"}
+        merged = {**os.environ, **self._environment, **(environment or {}), **own}
         with log.open("ab") as out:
             log_start = out.tell()
             process = subprocess.Popen(
@@ -193,7 +195,7 @@ class ChildProcesses:
 def log_tail(path: Path, *, since: int = 0) -> str:
     """The last lines of a log, from a byte on."""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(since, file.tell() - TAIL_BYTES))
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(since if since <= size else 0, size - TAIL_BYTES))  # less than there was: it was emptied
         return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
     return ""

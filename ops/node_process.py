@@ -16,6 +16,7 @@ from pipeline.folders import Folders, make_private_folder
 from pipeline.layout import check_layout
 from pipeline.messages import Stage
 from pipeline.process import Shutdown, StoppedWhileWaiting, until_reached
+from pipeline.redis_address import take_out_credentials
 from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.loop import Supervisor
@@ -31,6 +32,12 @@ def join_queue(stack: AsyncExitStack, config: Path | None) -> QueueSettings:
     """The queue's settings; an embedded server is held until the stack closes."""
     settings = QueueSettings.load(config)
     if settings.redis_url:
+        if take_out_credentials(settings.redis_url).password:
+            log.warning(
+                "password_in_address",
+                what="there is a password in the address of Redis, where environments are dumped and files are shown",
+                do="put it into a file of mode 600, and name that in redis_password_file (ROLLSTREAM_REDIS_PASSWORD_FILE)",
+            )
         return settings
     address = stack.enter_context(open_redis())
     return QueueSettings.load(config, redis_url=address.url)

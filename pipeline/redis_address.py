@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 REDIS_PORT = 6379
 SENTINEL_PORT = 26379
@@ -86,6 +86,29 @@ def parse_redis_url(url: str) -> RedisServers:
     if not master or len(words) > 2 or not db.isdigit():
         raise ValueError(f"{WANTED}; after the Sentinels comes the name of the master that they watch, then the number of a database")
     return replace(servers, nodes=nodes, master=master, db=int(db))
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who a URL says that we are."""
+
+    url: str
+    """Without them."""
+    user: str
+    password: str = field(repr=False)
+    """Empty = none."""
+
+
+def take_out_credentials(url: str) -> Credentials:
+    """User and password of a URL of any of the forms, and the URL without them. Of two, redis-py takes those before the `@`."""
+    parts = urlsplit(url)
+    before, _, places = parts.netloc.rpartition("@")
+    user, _, password = (unquote(word) for word in before.partition(":"))
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    said = dict(query)
+    kept = urlencode([(name, value) for name, value in query if name not in ("username", "password")])
+    bare = f"{parts.scheme}://{places}{parts.path}{'?' if kept else ''}{kept}"
+    return Credentials(bare, user or said.get("username", ""), password or said.get("password", ""))
 
 
 def _node(place: str, default_port: int) -> Node:

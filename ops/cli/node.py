@@ -25,8 +25,8 @@ def run(
     grace_s: Annotated[float | None, typer.Option(help="Seconds that the drain may take.")] = None,
     until: Annotated[str | None, typer.Option(help="When it ends: 8h, 90m, an ISO time; default: with the Slurm job.")] = None,
     config: Annotated[Path | None, typer.Option(help="A rollstream.toml.")] = None,
-    log_json: Annotated[bool, typer.Option(help="Logs as JSON lines.")] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_json: Annotated[bool, typer.Option(help="What the launcher prints as JSON lines; the node's log has them anyway.")] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error; of all processes of the node.")] = "info",
 ) -> None:
     """Run this node's workers, sandbox service and supervisor until SIGTERM or Ctrl-C, which drain by stage; a second one hands back at
     once. Exit code 1 when a process crashed too often or had to be killed, 4 when another launcher has the name."""
@@ -38,7 +38,7 @@ def run(
     settings = NodeSettings.load(
         config, node=node, init=init, run=run_size, eval=eval_size, supervisor=supervisor, grace_s=grace_s, until=until
     )
-    raise typer.Exit(asyncio.run(run_node(settings, config, log_json=log_json, log_level=log_level)))
+    raise typer.Exit(asyncio.run(run_node(settings, config, log_level=log_level)))
 
 
 @app.command("list")
@@ -79,6 +79,23 @@ def show(node: Node, as_json: AsJson = False) -> None:
         typer.echo(f"no node {node} in a day: rollstream node list has those that were there", err=True)
         raise typer.Exit(1)
     typer.echo(orjson.dumps(as_map(view)).decode() if as_json else "\n".join(as_text(view)))
+
+
+@app.command("logs")
+def logs(
+    node: Annotated[str, typer.Argument(help="Its name; default: all whose logs can be seen from here.")] = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    level: Annotated[str, typer.Option(help="The lowest: debug, info, warning or error.")] = "debug",
+    job: Annotated[str, typer.Option(help="Only lines that name this job, group or run.")] = "",
+    process: Annotated[str, typer.Option(help="Only those of this process: run-0, launcher, ...")] = "",
+    last: Annotated[int, typer.Option(help="So many lines, the last ones.", min=0)] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="Lines as they stand in the log.")] = False,
+) -> None:
+    """What the processes of nodes log, by time (UTC): of this machine's nodes all of it, of others their warnings and errors out of the
+    state folder. Exit code 1 when there is no log."""
+    from ops.logs.show import show_logs
+
+    raise typer.Exit(show_logs(node, follow=follow, level=level, unit=job, process=process, most=last, as_json=as_json))
 
 
 @app.command("scale")

@@ -3,7 +3,7 @@
     SCRATCH/sandboxes/*    sandboxes of a service that is gone; under the two locks that a service holds while it lives, and only older
     ones: what a service that comes now finds, it removes itself
     RUN/*                  sockets that nobody listens at
-    STATE/logs/**          logs that nothing was written to for `logs_keep_s`
+    STATE, SCRATCH/logs/** logs that nothing was written to for `logs_keep_s`
     EXPORT_DIR/*/*/.part-* parts that an export did not finish, after a day
 
 Only files of this user are touched, and only what has such a place and name. Links are not followed.
@@ -46,7 +46,7 @@ def _remove(place: Workplace) -> Found:
     removed: dict[str, int] = {"sandboxes": _sandboxes(SandboxSettings.load(), dry_run=place.dry_run)}
     found = {
         "sockets": _dead_sockets(folders.run),
-        "logs": _older(folders.state / "logs", LOG_NAMES, settings.logs_keep_s),
+        "logs": [path for above in (folders.state, folders.scratch) for path in _older(above / "logs", LOG_NAMES, settings.logs_keep_s)],
         "unfinished_parts": _older(settings.export_dir, (f"{UNFINISHED}*",), UNFINISHED_S),
     }
     for what, paths in found.items():

@@ -36,8 +36,6 @@ class SharedLogFile:
         self._fd = -1
         self._file = (-1, -1)
         """Device and number of the open file."""
-        self._is_torn = False
-        """Half a line of ours ends the file, unless somebody has written since."""
         self._lock = threading.Lock()
 
     def write(self, line: bytes) -> None:
@@ -48,10 +46,7 @@ class SharedLogFile:
         """
         with self._lock:
             self._open_newest()
-            whole = b"\n" + line if self._is_torn else line
-            written = os.write(self._fd, whole)
-            self._is_torn = written < len(whole)
-            if self._is_torn:
+            if os.write(self._fd, line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def trouble(self) -> str:

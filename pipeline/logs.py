@@ -60,8 +60,15 @@ def _redacted(name: str, value: object) -> object:
         return {inner: _redacted(str(inner), item) for inner, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_redacted("", item) for item in value]
-    text = value if isinstance(value, str) else str(value)
+    text = value if isinstance(value, str) else _as_text(value)
     return redact_text(text) if "://" in text else text
+
+
+def _as_text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - whatever it raises, a log stops nothing
+        return f"<{type(value).__name__}>"
 
 
 def redact_text(text: str) -> str:

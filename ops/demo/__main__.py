@@ -26,12 +26,16 @@ from ops.demo.places import DemoState, Places, new_run, places_of, read_state
 from ops.demo.tasks import TASKS
 from ops.demo.trainer import take_a_step
 from ops.demo.view import LiveView, introduce, next_commands, summarize
+from ops.slow_start import SlowStart
 from pipeline.errors import BrokerUnreachable, InvalidRequest, RollstreamError
 from pipeline.logs import configure_logs, redact_text
 from pipeline.process import PARENT_FD
 from trainer_client import WaitTimeout
 
+LOOK_S = 0.05
 STOP_TIMEOUT_S = 20.0
+STEP_TIMEOUT_S = 600
+"""Of a step that takes a quarter of a minute on two free cores: its machine may be busy, and who watches sees it go on."""
 HOST_END_S = 8.0
 """A host that lost a process needs this long to end the others."""
 
@@ -56,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--groups", type=_at_least(1), metavar="N", help="informative groups the step asks for (math: 8; smollm2: 2)")
     parser.add_argument("--n", type=_at_least(2), metavar="N", help="rollouts a group (math: 8; smollm2: 4)")
     parser.add_argument("--slots", type=_at_least(1), metavar="N", help="rollouts at once (math: 48; smollm2: 16)")
-    parser.add_argument("--timeout", type=_at_least(1), metavar="S", help="seconds the step may take (150; smollm2: 600)")
+    timeout = f"seconds the step may take ({STEP_TIMEOUT_S})"
+    parser.add_argument("--timeout", type=_at_least(1), default=STEP_TIMEOUT_S, metavar="S", help=timeout)
     parser.add_argument("--keep", action="store_true", help="leave everything up afterwards")
     options = parser.parse_args(arguments)
     try:
@@ -64,7 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InvalidRequest as error:
         parser.error(str(error))
     options.groups, options.n, options.slots = options.groups or model.groups, options.n or model.n, options.slots or model.slots
-    options.timeout = options.timeout or model.step_timeout_s
     configure_logs(as_json=False, level="error")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal of the C locale has no bullets
@@ -149,10 +153,10 @@ def _demo(console: Console, places: Places, model: DemoModel, options: argparse.
 
 
 def _wait_ready(console: Console, host: subprocess.Popen[bytes], places: Places, model: DemoModel) -> DemoState:
-    deadline_s = time.monotonic() + model.start_timeout_s
+    start = SlowStart("the demo's processes", lambda line: console.print(line, markup=False, highlight=False))
     with contextlib.ExitStack() as stack:
         log: IO[str] | None = None
-        while time.monotonic() < deadline_s:
+        while True:
             state = read_state(places.state_file)
             if state is not None and state.is_up():
                 if log is not None:
@@ -165,8 +169,8 @@ def _wait_ready(console: Console, host: subprocess.Popen[bytes], places: Places,
             for line in log or ():
                 if line.rstrip() != model.address(places):  # which is said when everything is up
                     console.print(line.rstrip(), markup=False, highlight=False)
-            time.sleep(0.05)
-    raise HostFailed(f"the demo's processes were not up within {model.start_timeout_s:.0f} s")
+            start.goes_on()
+            time.sleep(LOOK_S)
 
 
 def _has_ended(host: subprocess.Popen[bytes]) -> bool:

@@ -53,8 +53,6 @@ class DemoModel:
     """Default of `--n`."""
     slots: int
     """Default of `--slots`."""
-    step_timeout_s: int
-    start_timeout_s: float
     start: Callable[[ChildProcesses, Places], None]
     """Starts what serves it."""
     address: Callable[[Places], str]
@@ -124,8 +122,6 @@ def _scripted(task: DemoTask) -> DemoModel:
         groups=task.groups,
         n=task.n,
         slots=task.slots,
-        step_timeout_s=150,
-        start_timeout_s=30.0,
         start=start,
         address=_scripted_address,
         rows=lambda: list(task.rows()),
@@ -187,8 +183,6 @@ _SMOLLM2 = DemoModel(
     groups=2,
     n=4,
     slots=16,
-    step_timeout_s=600,
-    start_timeout_s=400.0,
     start=_start_smollm2,
     address=_vllm_address,
     rows=lambda: _problems(longest=SHORT_QUESTION),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -17,7 +18,9 @@ from ops.evaluation.fleet import workers_here
 from ops.evaluation.numbers import Numbers, numbers_of
 from ops.evaluation.plan import Plan
 from ops.evaluation.results import ResultsFile
+from ops.slow_start import SlowStart
 from ops.tasks.model_server import ask_server
+from ops.tasks.sandboxes import SandboxesOnDemand
 from ops.tasks.scripts import scripted_problems, write_problems
 from pipeline.embedded import open_redis
 from pipeline.errors import InvalidRequest, RollstreamError
@@ -28,7 +31,6 @@ from pipeline.settings import QueueSettings
 from trainer_client import connect
 from workers.handlers.base import TaskHandler
 
-SCRIPTED_START_S = 30.0
 POLL_S = 0.05
 
 
@@ -62,6 +64,7 @@ async def run_evaluation(plan: Plan, handler: TaskHandler, asked: Asked, *, told
     Raises:
         InvalidRequest: no server, or the file is of another evaluation.
         NotReachable
+        ServiceNotStarted: workers are started here, and this node makes no sandboxes.
         WorkerEnded
         RollstreamError
     """
@@ -83,6 +86,10 @@ async def _through_the_pipeline(
             settings = QueueSettings.load(asked.config, redis_url=address.url)
         children: ChildProcesses | None = None
         if with_workers:
+            async with SandboxesOnDemand(
+                asked.config
+            ) as sandboxes:  # workers need them: what is wrong is said here, once, and not by three logs
+                await sandboxes.probe()
             children = stack.enter_context(workers_here(plan.run, settings.redis_url, slots=asked.slots, config=asked.config))
             for server in asked.servers:
                 await ask_server(server, plan.template.model)
@@ -115,11 +122,10 @@ async def _scripted(stack: AsyncExitStack, plan: Plan, handler: TaskHandler, chi
     rows = [row for batch in plan.batches for row in batch.rows]
     write_problems(problems, scripted_problems(handler, plan.template, rows))
     children.start("model", "workers.llm.scripted", "--socket", str(socket), "--problems", str(problems))
-    deadline_s = time.monotonic() + SCRIPTED_START_S
+    start = SlowStart("processes of the evaluation", lambda line: print(line, file=sys.stderr))
     while not socket.exists():
         children.check()
-        if time.monotonic() > deadline_s:
-            raise WorkerEnded(f"the scripted model did not listen within {SCRIPTED_START_S:g} s")
+        start.goes_on()
         await asyncio.sleep(POLL_S)
     return f"unix:{socket}"
 

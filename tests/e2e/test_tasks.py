@@ -108,6 +108,21 @@ def test_a_model_is_evaluated_on_a_file_with_nothing_but_this_command(command: C
     assert all(sample["outcome"] == "ok" and sample["grader"].startswith("stem/") for row in rows for sample in row["samples"])
 
 
+@pytest.mark.timeout(120)
+def test_an_evaluation_where_no_sandbox_can_be_made_says_so_before_it_starts_workers(environment: dict[str, str], home: Path) -> None:
+    """It said it three times, after the samples were in the queue, below the log of a worker that had ended."""
+    nowhere = {**environment, "ROLLSTREAM_SANDBOX_BACKEND": "apptainer", "PATH": str(home)}
+    words = ["eval", "--task", "math", "--scripted", "--limit", "1", "--preflight", "0", "--out", str(home / "results.jsonl")]
+
+    done = subprocess.run([sys.executable, "-m", "ops.cli", *words], cwd=ROOT, env=nowhere, capture_output=True, text=True, timeout=110)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("no sandbox backend works here") == 1
+    assert "ROLLSTREAM_SANDBOX_BACKEND=process" in done.stderr
+    assert "log" not in done.stderr
+    assert not processes_of(home)
+
+
 def test_a_server_that_is_not_there_is_told_in_a_sentence_and_costs_nothing(command: Command, home: Path, tmp_path: Path) -> None:
     """It was the job's failure, with exit code 1."""
     row = tmp_path / "row.jsonl"

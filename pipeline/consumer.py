@@ -36,7 +36,7 @@ from pipeline.leases import LeasedJob, LeaseKeeper
 from pipeline.messages import Stage
 from pipeline.recovery import put_back
 from pipeline.redis_client import AsyncClient, ask
-from pipeline.scripts.calls import MAX_BATCH, Begun, Claim, Held, NameHolder, Scripts
+from pipeline.scripts.calls import MAX_BATCH, Begun, Claim, Held, LaneReader, NameHolder, Scripts
 from pipeline.settings import QueueSettings
 from pipeline.settling import OUTAGE_PAUSE_MAX_S, OUTAGE_PAUSE_S, ConsumerStatistics, Settler
 from pipeline.streams import RawEntry, StreamReader
@@ -60,6 +60,7 @@ class Consumer:
         work: what a job needs done.
         holder: this process.
         epoch: since when the environments of its node exist.
+        lane: of its node, as this process reads it; None = it reads none.
         on_cancel: told of each cancel, also of jobs that are not held here.
     """
 
@@ -78,6 +79,7 @@ class Consumer:
         work: Work,
         holder: NameHolder,
         epoch: str,
+        lane: LaneReader | None = None,
         on_cancel: Callable[[CancelMessage], None] | None = None,
     ) -> None:
         self._settings = settings
@@ -115,6 +117,8 @@ class Consumer:
             on_verdict=_deliver_verdict,
             on_usurped=self._on_usurped,
             beat=(epoch, stage is Stage.RUN),
+            lane=lane,
+            claims=lambda: not self._stop.is_set(),
             idle_why=lambda: slots.idle_why,
         )
         self.usurped = False
@@ -143,6 +147,7 @@ class Consumer:
             hurried: list[asyncio.Task[None]] = []
             async with self._tasks:
                 await self._claim_loop(stop)
+                self._keeper.wake()  # it says that nothing more is to be placed here
                 log.info("draining", consumer=self._consumer, running=len(self._held), grace_s=grace_s)
                 grace_ends_s = loop.time() + grace_s
                 try:

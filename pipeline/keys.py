@@ -18,7 +18,7 @@ Permanent keys (no expiry; everything else has one):
     deficit[:<class>]   hash    run -> deficit of the round robin · admit; gone when empty
     s:init[:<class>]    stream  headers; group `init` · admit; entries deleted on hand-off
     s:run, s:eval       stream  headers; groups `run`, `eval` · hand-off
-    s:<stage>:@<node>   stream  the lane of a node; deleted with its node
+    s:<stage>:@<node>   stream  the lane of a node, of INIT or RUN; deleted with its node
     s:reward            stream  events, trimmed: a wake-up, never the only record · settle
     s:cancel            stream  one message a target, trimmed · cancel
     s:dead              stream  dead letters, trimmed · settle, give_up, recover, reject
@@ -61,7 +61,8 @@ Keys of processes, gone when they stop beating:
 
     w:<consumer>        hash    name lock: boot id, since, beat, and who holds it: stage, node, slots, pid, version;
     skew_ms, its clock less that of Redis; idle_why, why it claims nothing, empty = it does · take_name, renew
-    n:<node>, n:<node>:run      hash    epoch of a node; that its lane is read
+    n:<node>                    hash    epoch of a node · beat_node
+    n:<node>:run, n:<node>:init hash    its lane is read: epoch, capability classes, `slots:<consumer>` · beat_node
     node:<node>                 hash    of shard 0: what a node's launcher says of it, and the lock of its name; a day from the last word
     launchers                   zset    of shard 0: node -> last word of its launcher, ms; a day from the last word
 

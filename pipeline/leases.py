@@ -29,7 +29,7 @@ from pipeline.errors import BrokerError
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import SyncClient, thread_client
-from pipeline.scripts.calls import Held, NameHolder
+from pipeline.scripts.calls import Held, LaneReader, NameHolder
 from pipeline.scripts.runner import Arg, ThreadScriptRunner
 from pipeline.settings import QueueSettings
 
@@ -61,6 +61,8 @@ class LeaseKeeper:
         on_usurped: called on the event loop when the name is another's.
         holder: this process, said with each renewal.
         beat: also says that its node is alive: (epoch, whether this process reads the node's lane).
+        lane: what it says of itself as a reader of a lane; None = nothing.
+        claims: whether jobs may still be put into that lane for it. Called from the thread.
         idle_why: why this process claims nothing, said with each renewal; empty = it claims. Called from the thread.
         wall_s: this machine's clock; how far it is from that of Redis is said with each renewal.
     """
@@ -78,6 +80,8 @@ class LeaseKeeper:
         on_verdict: Callable[[LeasedJob, str], None],
         on_usurped: Callable[[], None],
         beat: tuple[str, bool],
+        lane: LaneReader | None = None,
+        claims: Callable[[], bool] = lambda: True,
         idle_why: Callable[[], str] = str,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
@@ -91,6 +95,8 @@ class LeaseKeeper:
         self._on_verdict = on_verdict
         self._on_usurped = on_usurped
         self._beat = beat
+        self._lane = lane
+        self._claims = claims
         self._idle_why = idle_why
         self._wall_s = wall_s
         self._loop = asyncio.get_running_loop()
@@ -174,7 +180,8 @@ class LeaseKeeper:
                     self._told_s.setdefault(job.held.place, now_s)
                     self._post(self._on_verdict, job, word.decode())
         epoch, reads_lane = self._beat
-        scripts("beat_node", self._holder.node, epoch, 3 * lock_ms // RENEWALS_A_LEASE + 1000, int(reads_lane), 0)
+        lane = () if self._lane is None else self._lane.words(claims=self._claims() and not self._idle_why())
+        scripts("beat_node", self._holder.node, epoch, 3 * lock_ms // RENEWALS_A_LEASE + 1000, int(reads_lane), 0, *lane)
 
     def _post(self, call: Callable[..., None], *args: object) -> None:
         if not self._stopping:

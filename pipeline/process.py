@@ -36,6 +36,7 @@ from pipeline.messages import Stage
 from pipeline.name_lock import NameLock
 from pipeline.redis_client import AsyncClient, reader_client
 from pipeline.scripts import NameHolder, Scripts
+from pipeline.scripts.calls import LaneReader
 from pipeline.settings import QueueSettings
 from pipeline.streams import BLOCK_S, StreamReader
 
@@ -75,6 +76,13 @@ class Member:
     def holder(self) -> NameHolder:
         """This process, as what holds that name."""
         return NameHolder(self.node, self.slots, os.getpid(), software_version())
+
+    @property
+    def lane(self) -> LaneReader | None:
+        """What it reads of its node's lanes: RUN its own; INIT one too, where sandboxes have walls and so may have images."""
+        if self.stage is Stage.RUN or (self.stage is Stage.INIT and set(self.capabilities) != {"none"}):
+            return LaneReader(self.stage, self.consumer, self.slots, self.capabilities)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +210,14 @@ async def _serve_shard(
     lock_ms = int(queue.lease_s * 1000)
     try:
         await _take_name(scripts, member, lock_ms, lock, shutdown.stop)
-        if member.stage is Stage.RUN:
+        if member.lane is not None:
             # before the lane exists: a lane without a beat is swept
-            await until_reached(lambda: scripts.beat_node(member.node, member.epoch, live_ms=lock_ms, reads_lane=True), shutdown.stop)
+            await until_reached(
+                lambda: scripts.beat_node(
+                    member.node, member.epoch, live_ms=lock_ms, reads_lane=member.stage is Stage.RUN, lane=member.lane
+                ),
+                shutdown.stop,
+            )
     except StoppedWhileWaiting:
         return True
     reader_connection, tail_connection = reader_client(queue, block_s=BLOCK_S), reader_client(queue, block_s=BLOCK_S)
@@ -224,6 +237,7 @@ async def _serve_shard(
         work=work_of(keys, scripts),
         holder=member.holder,
         epoch=member.epoch,
+        lane=member.lane,
         on_cancel=on_cancel,
     )
     janitor = Janitor(client, scripts, keys, queue, who=f"{member.consumer}#{member.boot}")
@@ -243,6 +257,8 @@ async def _serve_shard(
 async def _leave(scripts: Scripts, member: Member, streams: Sequence[str]) -> None:
     """Gives up the name and the consumers; without Redis they lapse by themselves."""
     try:
+        if member.lane is not None:
+            await scripts.beat_node(member.node, member.epoch, live_ms=1, reads_lane=False, leaving=True, lane=member.lane)
         await scripts.drop_name(member.consumer, member.boot)
         for stream in streams:
             await scripts.drop_consumer(stream, member.stage, member.consumer)
@@ -251,13 +267,12 @@ async def _leave(scripts: Scripts, member: Member, streams: Sequence[str]) -> No
 
 
 def _streams(keys: Keys, member: Member) -> list[str]:
-    """What a member reads, the lane first: what waits there has an environment already."""
+    """What a member reads, the lane first: what waits there has an environment, or an image, that others do not have."""
     stage = member.stage
+    lane = [] if member.lane is None else [keys.stage_stream(stage, node=member.node)]
     if stage is Stage.INIT:
-        return [keys.stage_stream(stage, capability=name) for name in member.capabilities]
-    if stage is Stage.RUN:
-        return [keys.stage_stream(stage, node=member.node), keys.stage_stream(stage)]
-    return [keys.stage_stream(stage)]
+        return [*lane, *(keys.stage_stream(stage, capability=name) for name in member.capabilities)]
+    return [*lane, keys.stage_stream(stage)]
 
 
 class StoppedWhileWaiting(Exception):

@@ -123,7 +123,7 @@ async def serve(
                     blobs=blobs,
                 )
             if worker.stage is Stage.INIT:
-                return InitWork(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)
+                return InitWork(scripts, bodies=bodies, handlers=found, sandboxes=sandboxes, place=place)
             return EvalWork(bodies=bodies, handlers=found, sandboxes=sandboxes, place=place, max_attached_bytes=queue.max_body_bytes)
 
         def work_of(keys: Keys, scripts: Scripts) -> Work:

@@ -144,7 +144,7 @@ def _of_lanes(facts: Facts) -> Iterator[Trouble]:
         return  # no_worker says it
     for stream in facts.streams:
         jobs = stream.waiting + stream.held
-        if stream.node and jobs and stream.node not in facts.lanes_read and stream.node not in readers:
+        if stream.stage is Stage.RUN and stream.node and jobs and stream.node not in facts.lanes_read and stream.node not in readers:
             yield Trouble(
                 cause="lane_orphaned",
                 what=f"{jobs} jobs are in the lane of node {stream.node}, whose RUN workers are gone; a janitor sends them back to INIT, "

@@ -1,10 +1,16 @@
 #!lua flags=allow-oom
--- A node is alive, and (from a RUN worker) has a lane that is read.
--- ARGV: node, epoch ('' = from a process that has no environments here), beat_ms to live, 1 when from a RUN worker, 1 when leaving
+-- A node is alive, and (from RUN and INIT workers) has a lane that is read.
+-- ARGV: node, epoch ('' = from a process that has no environments here), beat_ms to live, 1 when from a RUN worker, 1 when leaving, and of a process
+--       that reads a lane, as far as it says so: stage, consumer, slots (0 = it claims nothing now), classes that it serves, blanks between
 -- Returns {'ok'}.
-local node = ARGV[1]
+local node, lane = ARGV[1], ARGV[6] and P .. 'n:' .. ARGV[1] .. ':' .. ARGV[6]
+if lane and (ARGV[5] == '1' or ARGV[8] == '0') then
+  call('HDEL', lane, 'slots:' .. ARGV[7])
+  -- who reads no INIT lane any more must get nothing into it; the lane of RUN is judged by its epoch
+  if ARGV[6] == 'init' and not string.find(table.concat(call('HKEYS', lane), ' '), 'slots:', 1, true) then call('DEL', lane) end
+end
 if ARGV[5] == '1' then
-  if ARGV[4] == '1' then call('DEL', P .. 'n:' .. node .. ':run') end
+  if ARGV[4] == '1' and not lane then call('DEL', P .. 'n:' .. node .. ':run') end
   return {'ok'}
 end
 call('ZADD', P .. 'nodes', NOW, node)
@@ -14,5 +20,9 @@ call('PEXPIRE', P .. 'n:' .. node, tonumber(ARGV[3]))
 if ARGV[4] == '1' then
   call('HSET', P .. 'n:' .. node .. ':run', 'epoch', ARGV[2])
   call('PEXPIRE', P .. 'n:' .. node .. ':run', tonumber(ARGV[3]))
+end
+if lane and ARGV[8] ~= '0' then
+  call('HSET', lane, 'slots:' .. ARGV[7], ARGV[8], 'classes', ARGV[9])
+  call('PEXPIRE', lane, tonumber(ARGV[3]))
 end
 return {'ok'}

@@ -74,6 +74,21 @@ class NameHolder:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneReader:
+    """A process that reads its node's lane of a stage."""
+
+    stage: Stage
+    consumer: str
+    slots: int
+    classes: tuple[str, ...]
+    """Capability classes whose jobs it takes."""
+
+    def words(self, *, claims: bool = True) -> tuple[Arg, ...]:
+        """As `beat_node` takes them; without `claims` nothing more is put there."""
+        return self.stage.value, self.consumer, self.slots if claims else 0, " ".join(self.classes)
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """An entry that was delivered to this consumer."""
 
@@ -370,9 +385,21 @@ class Scripts:
         """Deletes a consumer whose name nobody holds and that has nothing pending."""
         return whole((await self.run_script("drop_consumer", stream, stage.value, consumer))[0]) == 1
 
-    async def beat_node(self, node: str, epoch: str, *, live_ms: int, reads_lane: bool, leaving: bool = False) -> None:
-        """Says that a node is alive, and that its lane is read."""
-        await self.run_script("beat_node", node, epoch, live_ms, int(reads_lane), int(leaving))
+    async def beat_node(
+        self, node: str, epoch: str, *, live_ms: int, reads_lane: bool, leaving: bool = False, lane: LaneReader | None = None
+    ) -> None:
+        """Says that a node is alive, and that its lane is read.
+
+        Args:
+            reads_lane: by a RUN worker: this one.
+            lane: by this process, with the slots that jobs may be placed by.
+        """
+        await self.run_script("beat_node", node, epoch, live_ms, int(reads_lane), int(leaving), *(lane.words() if lane else ()))
+
+    async def place_by_image(self, held: Held, node: str, image: str) -> str:
+        """Where a job of INIT is made whose sandbox has an image: `here`, `fenced`, or the name of the node that has it from now on."""
+        word, *to = await self.run_script("place_by_image", held.stream, held.entry, held.job, held.attempt, node, image)
+        return text(to[0]) if to else text(word)
 
     async def janitor_round(self, who: str, *, period_ms: int, lease_ms: int) -> tuple[bool, bool, int]:
         """Asks for this round; returns (it is ours, no lease is judged for now, wake-ups that could not be written so far)."""

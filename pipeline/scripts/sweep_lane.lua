@@ -1,28 +1,36 @@
 #!lua flags=allow-oom
--- What waits in a node's lane and cannot be served there goes back to INIT, uncounted: all of it when the node has no live RUN workers (then an empty
--- lane is deleted with its group), else what was made in an earlier epoch of the node. Jobs that a worker still holds are left to their leases.
+-- What waits in a node's lane and cannot be served there goes back to INIT's common stream, uncounted: all of it when nobody reads the lane (then an
+-- empty one is deleted with its group), else from a lane of RUN what was made in an earlier epoch of the node, and from one of INIT what has waited
+-- there for SPILL_MS: any node makes that one (ADR 18). Jobs that a worker still holds are left to their leases.
 -- ARGV: stream, node, most
 -- Returns {sent back, left, 1 when deleted}.
 local stream, node = P .. ARGV[1], ARGV[2]
-local epoch = call('HGET', P .. 'n:' .. node .. ':run', 'epoch')
+local SPILL_MS = 10000 -- longer than the starts before it take; what an image costs that is not there
+local stage = string.match(ARGV[1], '^s:(%a+)')
+local is_init = stage == 'init'
+local reader = call('HGET', P .. 'n:' .. node .. ':' .. stage, is_init and 'classes' or 'epoch')
 local back = 0
 for _, entry in ipairs(call('XRANGE', stream, '-', '+', 'COUNT', tonumber(ARGV[3]))) do
   local fields = {}
   for k = 1, #entry[2], 2 do fields[entry[2][k]] = entry[2][k + 1] end
   local h = job_hash(fields.job or '', 'st', 'stage', 'src', 'eid', 'att', 'run', 'grp', 'n', 'task', 'cls', 'node', 'epoch')
   if h.eid == entry[1] and h.src == ARGV[1] then
-    if h.st == 'ready' and h.epoch ~= epoch then
+    local has_waited = is_init and NOW - tonumber(string.match(entry[1], '^%d+')) >= SPILL_MS
+    local is_due = not reader or has_waited
+    if not is_init then is_due = h.epoch ~= reader end
+    if h.st == 'ready' and is_due then
       requeue(fields.job, h, 'init', 0)
-      drop_entry(stream, 'run', entry[1])
+      if has_waited then call('HSET', job_key(fields.job), 'spilled', 1) end
+      drop_entry(stream, stage, entry[1])
       back = back + 1
     end
   else
-    drop_entry(stream, 'run', entry[1])
+    drop_entry(stream, stage, entry[1])
   end
 end
 settle_up()
 local left = call('XLEN', stream)
-if left == 0 and not epoch then
+if left == 0 and not reader then
   call('DEL', stream)
   call('SREM', P .. 'streams', ARGV[1])
   return {back, 0, 1}

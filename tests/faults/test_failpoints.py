@@ -39,6 +39,7 @@ from tests.integration.housekeeping.test_jobs import HOUSEKEEPING_POINTS
 from tests.integration.images.test_kills import IMAGE_POINTS
 from tests.integration.node.test_launcher import NODE_POINTS
 from tests.integration.sandbox_life.test_service_kills import SERVICE_POINTS
+from tests.integration.sandbox_nodes.test_placing import PLACING_POINTS
 from tests.integration.supervisor.test_kills import SUPERVISOR_POINTS
 from tests.integration.weight_update.test_deaths import UPDATE_POINTS
 
@@ -236,6 +237,7 @@ def test_a_process_is_killed_at_every_failpoint_there_is() -> None:
         *UPDATES,
         *counted,
         *SERVICE_POINTS,
+        *PLACING_POINTS,
         *NODE_POINTS,
         *HOUSEKEEPING_POINTS,
         *EXPORT_POINTS,

@@ -5,7 +5,7 @@
 | `trainer` | run scripts, read and acknowledge its results; never claim a job |
 | `worker` | claim, renew and settle jobs: every data command on the keys of Rollstream |
 | `supervisor` | as a worker |
-| `ops` | read everything, change nothing, take no message |
+| `ops` | read everything, change nothing but which exporter of metrics reads, take no message |
 | `rq` | housekeeping's queue: the keys `<namespace>:hk:*` and nothing of the queue of rollouts |
 | `replica` | read the stream of replication: a replica (`masteruser`), and `rollstream redis backup` |
 | `sentinel` | watch servers and hand the master's part over (`sentinel auth-user`); only where there are Sentinels |
@@ -63,6 +63,7 @@ def roles(namespace: str) -> tuple[Role, ...]:
     tag = f"{{{namespace}:*}}"
     data = f"~{tag}:* &{tag}:* -@all {_CONNECTION} {_DATA} {_AROUND_DATA} {_SCRIPTS}".split()
     takes_results = f"(~{tag}:s:results:* +xread +xreadgroup +xgroup|create +xgroup|createconsumer)"
+    leads_exporters = f"(~{tag}:exporter +get +set +pexpire)"
     hears_events = f"(~{tag}:s:reward ~{tag}:s:cancel +xread)"
     worker = (*data, "-xgroup|destroy")
     return (
@@ -71,9 +72,10 @@ def roles(namespace: str) -> tuple[Role, ...]:
         Role(name="supervisor", rules=worker),
         Role(
             name="ops",
-            rules=tuple(
-                f"%R~{tag}:* -@all {_CONNECTION} +@read -xread -keys +info +time +memory|usage +slowlog|get +slowlog|len "
-                f"+latency|latest +latency|history +client|list +xinfo".split()
+            rules=(
+                *f"%R~{tag}:* -@all {_CONNECTION} +@read -xread -keys +info +time +memory|usage +slowlog|get +slowlog|len "
+                f"+latency|latest +latency|history +client|list +xinfo".split(),
+                leads_exporters,
             ),
         ),
         Role(

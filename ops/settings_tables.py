@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ops.gateway.settings import GatewaySettings
 from ops.housekeeping.settings import HousekeepingSettings
 from ops.llm_server.settings import VllmSettings
+from ops.metrics.settings import MetricsSettings
 from ops.node.settings import NodeSettings
 from pipeline.blobs import BlobSettings
 from pipeline.settings import QueueSettings, TableSettings
@@ -23,6 +24,7 @@ TABLES: Mapping[str, type[TableSettings]] = {
         WorkerSettings,
         NodeSettings,
         BlobSettings,
+        MetricsSettings,
         GatewaySettings,
         SearchSettings,
         GymSettings,

@@ -65,6 +65,7 @@ Keys of processes, gone when they stop beating:
     n:<node>:run, n:<node>:init hash    its lane is read: epoch, capability classes, `slots:<consumer>` · beat_node
     node:<node>                 hash    of shard 0: what a node's launcher says of it, and the lock of its name; a day from the last word
     launchers                   zset    of shard 0: node -> last word of its launcher, ms; a day from the last word
+    exporter                    string  of shard 0: boot and address of the metrics exporter that reads; 15 s · exporters
 
 Keys of the inference pool, under a tag of their own, `{<namespace>:pool}` (docs/adr/0012-inference-pool.md). What a run has there lives for
 a week from its last use; assignments and calls for an hour, swept when
@@ -319,6 +320,10 @@ class Keys:
     @property
     def launchers(self) -> str:
         return self.key("launchers")
+
+    @property
+    def exporter(self) -> str:
+        return self.key("exporter")
 
     def is_permanent(self, key: str) -> bool:
         """Whether a key may stand without expiry."""

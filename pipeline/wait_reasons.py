@@ -37,7 +37,9 @@ Fields = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Fleet:
+class Fleet:
+    """Streams and live workers of the run's shard."""
+
     streams: Sequence[StreamState]
     workers: Sequence[WorkerState]
 
@@ -65,11 +67,20 @@ class WaitReasons:
 
     Args:
         incarnation: of the trainer that asks; None = who asks is none.
+        fleet: if it was read just now; else it is read.
         max_unread: records of results from which on less is launched (`QueueSettings.max_unread`).
     """
 
     def __init__(
-        self, client: AsyncClient, keys: Keys, run: str, *, namespace: str, max_unread: int, incarnation: int | None = None
+        self,
+        client: AsyncClient,
+        keys: Keys,
+        run: str,
+        *,
+        namespace: str,
+        max_unread: int,
+        incarnation: int | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         self._client = client
         self._keys = keys
@@ -77,6 +88,7 @@ class WaitReasons:
         self._namespace = namespace
         self._max_unread = max_unread
         self._incarnation = incarnation
+        self._known_fleet = fleet
 
     async def of_run(self) -> list[Reason]:
         """What stands in the way of the run as a whole, what to see to first before the rest; never empty.
@@ -166,9 +178,11 @@ class WaitReasons:
     async def _fields(self, key: str) -> dict[str, str]:
         return texts(await ask(self._client, "HGETALL", key))
 
-    async def _fleet(self) -> _Fleet:
+    async def _fleet(self) -> Fleet:
+        if self._known_fleet is not None:
+            return self._known_fleet
         streams = await read_streams(self._client, self._keys)
-        return _Fleet(streams, await read_workers(self._client, self._keys, streams))
+        return Fleet(streams, await read_workers(self._client, self._keys, streams))
 
     async def _open_jobs(self) -> list[dict[str, str]]:
         units = await ask(self._client, "ZRANGE", self._keys.open_units(self._run), 0, UNITS_LOOKED_AT - 1)
@@ -186,7 +200,7 @@ class WaitReasons:
         found = await asyncio.gather(*(self._fields(self._keys.job(job_id(unit, member))) for member in left))
         return [fields for fields in found if fields]
 
-    async def _stage_reasons(self, jobs: Sequence[Fields], fleet: _Fleet) -> list[Reason]:
+    async def _stage_reasons(self, jobs: Sequence[Fields], fleet: Fleet) -> list[Reason]:
         """What the stages lack in which jobs of the run stand."""
         reasons = []
         for stage in Stage:
@@ -207,7 +221,7 @@ class WaitReasons:
                 reasons += why_waiting(await InferencePool(self._client, self._namespace, lease_s=1.0).state(self._run))
         return reasons
 
-    def _capability_reasons(self, jobs: Sequence[Fields], fleet: _Fleet) -> list[Reason]:
+    def _capability_reasons(self, jobs: Sequence[Fields], fleet: Fleet) -> list[Reason]:
         """Capabilities that nobody serves, while other workers of INIT live."""
         reasons = []
         for name in sorted({job.get("cls") or "none" for job in jobs} - {"none"}):

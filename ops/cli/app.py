@@ -17,6 +17,7 @@ from ops.cli import (
     image,
     job,
     llm,
+    metrics,
     node,
     queue,
     redis,
@@ -58,6 +59,7 @@ app.add_typer(node.app, name="node", help="The processes of a machine: run, list
 app.add_typer(worker.app, name="worker", help="Processes that serve a stage.")
 app.add_typer(supervisor.app, name="supervisor", help="The DAPO supervisor.")
 app.add_typer(sandbox.app, name="sandbox", help="The sandboxes of a node: serve, list, look, stop.")
+app.add_typer(metrics.app, name="metrics", help="Metrics for Prometheus.")
 app.add_typer(gateway.app, name="gateway", help="The pipeline over HTTP.")
 app.add_typer(llm.app, name="llm", help="Inference servers.")
 app.add_typer(image.app, name="image", help="Files of sandboxes: bring, build, list, check, remove.")

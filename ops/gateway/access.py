@@ -10,26 +10,16 @@ Invariants
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hmac
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import structlog
-
 from ops.gateway.refusals import Refusal
 from ops.gateway.settings import LOOPBACK, GatewaySettings
+from ops.token_files import TokenFile, read_tokens, token_in
 from pipeline.errors import InvalidRequest
-
-log = structlog.get_logger(__name__)
-
-SHORTEST_TOKEN = 16
-"""Characters; what is shorter can be guessed over a network."""
 
 
 class Access(IntEnum):
@@ -50,54 +40,18 @@ class Access(IntEnum):
 ROLES: Mapping[str, Access] = {"read": Access.READ, "ops": Access.OPS, "trainer": Access.TRAINER}
 
 
-@dataclass(slots=True)
-class TokenFile:
+@dataclass(slots=True, kw_only=True)
+class RoleFile(TokenFile):
     """The tokens of one role."""
 
-    path: Path
     access: Access
-    _stamp: tuple[int, int, int] | None = None
-    _tokens: tuple[bytes, ...] = ()
-
-    def tokens(self) -> tuple[bytes, ...]:
-        """Those that are in the file now; none when it cannot be read."""
-        try:
-            found = self.path.stat()
-            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
-            if stamp != self._stamp:
-                self._tokens, self._stamp = read_tokens(self.path), stamp
-        except (OSError, InvalidRequest) as error:
-            log.error("token_file_unreadable", file=str(self.path), why=str(error))
-            self._tokens, self._stamp = (), None
-        return self._tokens
-
-
-def read_tokens(path: Path) -> tuple[bytes, ...]:
-    """The tokens of a file, one a line; lines that begin with `#` are notes.
-
-    Raises:
-        InvalidRequest: it cannot be read, has none, or one that is too short.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        others = path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}", field="token_file") from None
-    tokens = tuple(line.strip().encode() for line in lines if line.strip() and not line.lstrip().startswith("#"))
-    if not tokens:
-        raise InvalidRequest(f"expected a token a line in {path}, found none", field="token_file")
-    if any(len(token) < SHORTEST_TOKEN for token in tokens):
-        raise InvalidRequest(f"expected tokens of at least {SHORTEST_TOKEN} characters in {path}: openssl rand -hex 32", field="token_file")
-    if others:
-        log.warning("token_file_open_to_others", file=str(path), do=f"chmod 600 {path}")
-    return tokens
 
 
 @dataclass(slots=True)
 class Guard:
     """Says what a request may do."""
 
-    files: list[TokenFile] = field(default_factory=list)
+    files: list[RoleFile] = field(default_factory=list)
     pages_may_reach_it: bool = True
     """Whether a browser could: not a Unix socket."""
 
@@ -108,7 +62,7 @@ class Guard:
         Raises:
             InvalidRequest: it would listen for others without tokens, or a file with tokens is none.
         """
-        files = [TokenFile(path, ROLES[role]) for role, path in settings.token_files.items()]
+        files = [RoleFile(path, access=ROLES[role]) for role, path in settings.token_files.items()]
         if not files and not settings.is_private:
             raise InvalidRequest(
                 f"whoever reaches {settings.host} could run jobs: give trainer_token_file (and ops_token_file, read_token_file), or "
@@ -152,25 +106,9 @@ class Guard:
     def _access_of(self, token: bytes) -> Access:
         has = Access.NOBODY
         for file in self.files:
-            for known in file.tokens():
-                if hmac.compare_digest(known, token):
-                    has = max(has, file.access)
+            if file.knows(token):
+                has = max(has, file.access)
         return has
-
-
-def token_in(authorization: str) -> bytes | None:
-    """The token in a header; None = there is none."""
-    scheme, _, rest = authorization.strip().partition(" ")
-    rest = rest.strip()
-    if scheme.lower() == "bearer" and rest:
-        return rest.encode("utf-8", "surrogateescape")
-    if scheme.lower() == "basic":
-        try:
-            _, colon, password = base64.b64decode(rest, validate=True).partition(b":")
-        except (binascii.Error, ValueError):
-            return None
-        return password.strip() if colon and password.strip() else None
-    return None
 
 
 def _refuse_web_pages(headers: Mapping[str, str], *, needs_own_host: bool) -> None:
@@ -205,4 +143,4 @@ def _host_of(url: str) -> str:
         return "?"
 
 
-__all__ = ["Access", "Guard", "read_tokens", "token_in"]
+__all__ = ["Access", "Guard"]

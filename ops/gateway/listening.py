@@ -21,6 +21,7 @@ from ops.gateway.connections import ACCEPT_BACKLOG, Connections
 from ops.gateway.http_protocol import HttpProtocol
 from ops.gateway.settings import GatewaySettings
 from ops.gateway.state import Gateway
+from ops.tcp_listener import tcp_socket, url_of
 from pipeline.errors import InvalidRequest
 
 CLOSE_S = 0.25
@@ -32,7 +33,7 @@ LINGER_S = 1.0
 def bound_socket(settings: GatewaySettings) -> Iterator[socket.socket]:
     """The socket, bound before anything else is done: an address that is taken must not cost the run its other gateway."""
     try:
-        listener = _unix_socket(settings.socket) if settings.socket is not None else _tcp_socket(settings.host, settings.port)
+        listener = _unix_socket(settings.socket) if settings.socket is not None else tcp_socket(settings.host, settings.port)
     except OSError as error:
         where = settings.socket or f"{settings.host}:{settings.port}"
         raise InvalidRequest(
@@ -44,18 +45,6 @@ def bound_socket(settings: GatewaySettings) -> Iterator[socket.socket]:
         listener.close()
         if settings.socket is not None:
             settings.socket.unlink(missing_ok=True)
-
-
-def _tcp_socket(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def _unix_socket(path: Path) -> socket.socket:
@@ -108,8 +97,7 @@ async def listening(gateway: Gateway, application: GatewayApplication, listener:
         url = f"unix:{settings.socket}"
     else:
         server = await loop.create_server(gateway.connections, sock=listener, backlog=ACCEPT_BACKLOG)
-        host, port = listener.getsockname()[:2]
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        url = url_of(listener)
     try:
         yield url
     finally:

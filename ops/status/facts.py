@@ -28,7 +28,7 @@ from pipeline.keys import Keys, shard_of
 from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.samples import Sample, read_samples
 from pipeline.settings import QueueSettings
-from pipeline.wait_reasons import WaitReasons
+from pipeline.wait_reasons import Fleet, WaitReasons
 
 RECENT_MS = 15 * 60_000
 """Dead letters of so long ago still tell of something that is wrong now."""
@@ -136,10 +136,12 @@ async def read_facts(client: AsyncClient, settings: QueueSettings) -> Facts:
     now_ms = await redis_now_ms(client)
     skew_ms = clock_skew_ms(asked_s, now_ms / 1000, time.time())
     shards = [Keys.of_shard(settings.namespace, shard) for shard in range(settings.shards)]
-    streams = list(chain(*await asyncio.gather(*(read_streams(client, keys) for keys in shards))))
+    streams_of = await asyncio.gather(*(read_streams(client, keys) for keys in shards))
+    streams = list(chain(*streams_of))
     workers = await asyncio.gather(*(read_workers(client, keys, streams) for keys in shards))
+    fleets = [Fleet(*found) for found in zip(streams_of, workers, strict=True)]
     lanes = sorted({stream.node for stream in streams if stream.node})
-    runs = list(chain(*await asyncio.gather(*(_runs(client, settings, keys) for keys in shards))))
+    runs = list(chain(*await asyncio.gather(*(_runs(client, settings, keys, fleet) for keys, fleet in zip(shards, fleets, strict=True)))))
     return Facts(
         now_ms=now_ms,
         skew_ms=skew_ms,
@@ -254,14 +256,14 @@ async def _lost_jobs(client: AsyncClient, keys: Keys) -> list[tuple[str, int]]:
     return [(job, int(count or 0)) for job, count in zip(jobs, lost, strict=True) if int(count or 0) >= 2]
 
 
-async def _runs(client: AsyncClient, settings: QueueSettings, keys: Keys) -> list[RunFacts]:
+async def _runs(client: AsyncClient, settings: QueueSettings, keys: Keys, fleet: Fleet) -> list[RunFacts]:
     """Those whose trainer was heard last."""
     names = [name.decode() for name in await ask(client, "ZREVRANGE", keys.runs, 0, MOST_RUNS - 1)]
     own = [name for name in names if keys == Keys.of_shard(settings.namespace, shard_of(name, settings.shards))]
-    return [run for run in await asyncio.gather(*(_run(client, settings, keys, name) for name in own)) if run is not None]
+    return [run for run in await asyncio.gather(*(_run(client, settings, keys, fleet, name) for name in own)) if run is not None]
 
 
-async def _run(client: AsyncClient, settings: QueueSettings, keys: Keys, name: str) -> RunFacts | None:
+async def _run(client: AsyncClient, settings: QueueSettings, keys: Keys, fleet: Fleet, name: str) -> RunFacts | None:
     look = await look_at_run(client, keys, name)
     if look is None:
         return None
@@ -275,8 +277,8 @@ async def _run(client: AsyncClient, settings: QueueSettings, keys: Keys, name: s
     )
     if not found.has_work:
         return found
-    reasons = await WaitReasons(client, keys, name, namespace=settings.namespace, max_unread=settings.max_unread).of_run()
-    return RunFacts(look=look, unread=unread, unread_bytes=found.unread_bytes, pool=found.pool, reasons=reasons)
+    why = WaitReasons(client, keys, name, namespace=settings.namespace, max_unread=settings.max_unread, fleet=fleet)
+    return RunFacts(look=look, unread=unread, unread_bytes=found.unread_bytes, pool=found.pool, reasons=await why.of_run())
 
 
 async def _unread_bytes(client: AsyncClient, keys: Keys, run: str, unread: int) -> int:

@@ -25,6 +25,7 @@ from ops.gateway import GatewaySettings
 from ops.housekeeping import HousekeepingSettings
 from ops.launcher import checks
 from ops.llm_server.settings import VllmSettings
+from ops.metrics.settings import MetricsSettings
 from ops.node.settings import NodeSettings
 from pipeline.blobs import BlobSettings
 from pipeline.codec import encode
@@ -253,6 +254,7 @@ def shown_default(value: object) -> str:
         ("Blobs", BlobSettings, {}),
         ("The gateway", GatewaySettings, {}),
         ("Web search", SearchSettings, {}),
+        ("Metrics", MetricsSettings, {}),
         ("Text environments", GymSettings, {}),
         ("Reward services", ScorerSettings, {"kind": "*required*", "urls": "*required*"}),
         ("A vLLM server", VllmSettings, {}),
@@ -282,6 +284,7 @@ def test_each_variable_of_the_environment_is_explained_and_exists() -> None:
     built |= {f"ROLLSTREAM_SEARCH_{name.upper()}" for name in SearchSettings.model_fields}
     built |= {f"ROLLSTREAM_GYM_{name.upper()}" for name in GymSettings.model_fields}
     built |= {f"ROLLSTREAM_VLLM_{name.upper()}" for name in VllmSettings.model_fields}
+    built |= {f"ROLLSTREAM_METRICS_{name.upper()}" for name in MetricsSettings.model_fields}
     built |= {f"ROLLSTREAM_SANDBOX_{name.upper()}" for name in SandboxSettings.model_fields}
     built |= {f"ROLLSTREAM_IMAGE_{name.upper()}" for name in ImageSettings.model_fields}
     built |= {f"ROLLSTREAM_HOUSEKEEPING_{name.upper()}" for name in HousekeepingSettings.model_fields}

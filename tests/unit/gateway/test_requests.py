@@ -11,12 +11,13 @@ import numpy as np
 import orjson
 import pytest
 
-from ops.gateway.access import Access, Guard, read_tokens, token_in
+from ops.gateway.access import Access, Guard
 from ops.gateway.answers import JSON, MSGPACK, form_of, plain
 from ops.gateway.bodies import parse_object
 from ops.gateway.events import KINDS, as_event, kinds_of, position_of
 from ops.gateway.refusals import Refusal, refusal_of
 from ops.gateway.settings import GatewaySettings
+from ops.token_files import read_tokens, token_in
 from pipeline.causes import Cause, Reason
 from pipeline.errors import BrokerUnreachable, InvalidRequest, QueueFull, RunClosed, StaleIncarnation
 from pipeline.testing.builders import a_trajectory

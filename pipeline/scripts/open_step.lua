@@ -3,7 +3,7 @@
 -- A step is asked for. Idempotent by index.
 -- A newer incarnation finds a step as it was left: one that is open goes on with what it has, under the new specification; one that was reached
 -- and not acked is 'reached', and its results come again. One that was opened before the trainer went back, or whose record was acked, is begun
--- anew, and with it fall all steps after it. A step whose informativeness policy no living supervisor knows is refused; when none has said lately what it knows, nothing is
+-- anew, and with it fall all steps after it, and what was open before it. A step whose informativeness policy no living supervisor knows is refused; when none has said lately what it knows, nothing is
 -- known.
 -- ARGV: run, inc, index, template id, template body, wall_ms, base (incarnation in which the trainer went back last, 0 = never), then pairs of field
 --       and value of the step's hash
@@ -24,6 +24,18 @@ for i = 8, #ARGV, 2 do
     if said < NOW - ANNOUNCED_MS then return {'policy', unpack(known)} end
   end
 end
+-- A trainer that went back to a point that Redis has lost stands behind steps that are open here: nobody will ask for them.
+local first = call('HGET', rk, 'first')
+if first and tonumber(first) < tonumber(k) then
+  for _, earlier in ipairs(call('ZRANGEBYSCORE', steps_key(run), first, '(' .. k)) do
+    local e = hash(step_key(run, earlier), 'st', 'inc')
+    if e.st == 'open' and tonumber(e.inc) < base then
+      call('UNLINK', step_key(run, earlier), step_groups_key(run, earlier))
+      call('ZREM', steps_key(run), earlier)
+    end
+  end
+  find_first(run, first)
+end
 if s.st == 'reached' or is_lost then
   for _, later in ipairs(call('ZRANGEBYSCORE', steps_key(run), k, '+inf')) do
     if call('HGET', step_key(run, later), 'inc') ~= inc then
@@ -42,7 +54,7 @@ call('HSET', sk, 'st', 'open', 'inc', inc, 'tpl', ARGV[4], 'wall_ms', ARGV[6], u
 call('HSETNX', sk, 'acc', 0)
 call('HSETNX', sk, 't', NOW)
 call('ZADD', steps_key(run), k, k)
-local first = call('HGET', rk, 'first')
+first = call('HGET', rk, 'first')
 if not first or tonumber(k) < tonumber(first) then
   call('HSET', rk, 'first', k)
   call('HSETNX', sk, 'front', NOW)

@@ -5,6 +5,7 @@
     │   └── IdTaken             another request has this id
     ├── QueueFull             not accepted now; `retry_after_s` and `why` say when and what to do
     ├── RunClosed             the run is closed, cancelled or unknown
+    │   └── RunLost             Redis lost that this trainer has the run
     ├── StaleIncarnation      a newer trainer took the run over
     ├── DamagedBody           bytes that are no message of ours; keeps the bytes
     ├── NewerMessage          a message of a higher major version than this process reads
@@ -71,6 +72,19 @@ class RunClosed(RollstreamError):
         self.state = state
 
 
+class RunLost(RunClosed):
+    """Redis went back to before this trainer took the run, or to where a part of its prompts was not there yet."""
+
+    def __init__(self, run: str, what: str) -> None:
+        RollstreamError.__init__(
+            self,
+            f"run {run!r}: Redis does not have {what}: it lost its last writes, in a failover or a crash, or was set up anew. Connect "
+            "again with resume=run.state_dict(), or with the state of a checkpoint: the run goes on from there",
+        )
+        self.run = run
+        self.state = "unknown"
+
+
 class StaleIncarnation(RollstreamError):
     """Another trainer connected to this run later; this one may not change it any more."""
 
@@ -81,6 +95,7 @@ class StaleIncarnation(RollstreamError):
         )
         self.run = run
         self.mine = mine
+        self.current = current
 
 
 class DamagedBody(RollstreamError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -23,6 +23,11 @@ class Arrivals(Generic[T]):
         self.waiting.append(item)
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
+
+    def take_back(self, item: T) -> None:
+        """Takes away what the reader has not been given."""
+        with suppress(ValueError):
+            self.waiting.remove(item)
 
     def arrival(self) -> asyncio.Future[None]:
         """Resolved when there is something to take."""
@@ -42,6 +47,11 @@ class Readers(Generic[T]):
         """Gives it to each of them."""
         for reader in self._readers:
             reader.put(item)
+
+    def take_back(self, item: T) -> None:
+        """Takes it from all who have not been given it."""
+        for reader in self._readers:
+            reader.take_back(item)
 
     @contextmanager
     def join(self, already: Iterable[T]) -> Iterator[Arrivals[T]]:

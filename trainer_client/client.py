@@ -22,9 +22,11 @@ from pipeline.step_request import StepRequest
 from trainer_client.bodies import BodyStore
 from trainer_client.broken_groups import BrokenGroups
 from trainer_client.calls import Calls
+from trainer_client.cancels import Cancels
 from trainer_client.contact import Contact
 from trainer_client.dataset import check_dataset
 from trainer_client.feed import Feed
+from trainer_client.history import History
 from trainer_client.inbox import Inbox, Kind
 from trainer_client.jobs import Job, Jobs
 from trainer_client.keeper import Keeper
@@ -98,7 +100,19 @@ class Run(OnLoop):
         self._run_blobs = RunBlobs(run, blobs, client, settings)
         self._seen = SeenJobs()
         self._broken = BrokenGroups(run, incarnation)
-        self._inbox = Inbox(incarnation, self._make_result, lambda record: progress.settle([record]), self._broken.take, base=progress.base)
+        self._inbox = Inbox(
+            incarnation,
+            self._make_result,
+            lambda record: progress.settle([record]),
+            self._broken.take,
+            on_doubt=self._contact.returned.set,
+            runs_again=lambda job: self._jobs.runs_again(job),
+            base=progress.base,
+        )
+        self._history = History(
+            run, incarnation, client=client, keys=keys, scripts=self._trainer_scripts, inbox=self._inbox, calls=self._calls
+        )
+        self._cancels = Cancels(run, incarnation, self._scripts, self._step_scripts, self._calls)
         self._reasons = ClientWaits(self._make_reasons, self._inbox, self._contact)
         self._ledger_stands = asyncio.Event()
         if not went_back:
@@ -114,6 +128,7 @@ class Run(OnLoop):
             scripts=self._scripts,
             inbox=self._inbox,
             calls=self._calls,
+            cancels=self._cancels,
             life=self._life,
             why_waiting=self._reasons.of_job,
         )
@@ -417,6 +432,8 @@ class Run(OnLoop):
             await self._calls.make(self._scripts.ack, self.id, self.incarnation, part)
             for _, kind, unit in part:
                 self._inbox.drop(kind, unit)
+                if kind == "job":
+                    self._jobs.on_acked(unit)
         await self._run_blobs.delete(units)
 
     async def save_state(self) -> None:
@@ -506,6 +523,7 @@ class Run(OnLoop):
                 if left is None or result.job in left:
                     if left is not None:
                         left.discard(result.job)
+                    result.was_given = True
                     yield result
 
     async def _why_no_result(self, left: set[str] | None) -> Sequence[Reason]:
@@ -592,7 +610,7 @@ class Run(OnLoop):
 
         The run takes no more work from then on; results go on to come.
         """
-        return await self._calls.make(self._scripts.cancel, "run", [self.id], reason.value, incarnation=self.incarnation)
+        return await self._cancels.ask("run", self.id, reason)
 
     async def cancel_step(self, index: int, reason: CancelReason = CancelReason.USER) -> dict[str, int]:
         """Cancels one step: it ends now, short, with the groups that joined it; what is in flight for it is given up, its prompts return.
@@ -606,7 +624,7 @@ class Run(OnLoop):
         Raises:
             InvalidRequest: there is no such step, or it has ended.
         """
-        return await self._calls.make(self._step_scripts.cancel_step, self.id, self.incarnation, index, reason.value)
+        return await self._cancels.ask("step", str(index), reason)
 
     async def cancel_group(self, group_id: str, reason: CancelReason = CancelReason.USER) -> dict[str, int]:
         """Cancels one group: counts as of `cancel`. Its prompt returns whole and may be drawn again.
@@ -616,7 +634,7 @@ class Run(OnLoop):
         """
         if not group_id.startswith(self.id + "."):
             raise InvalidRequest(f"expected the id of a group of run {self.id!r}, got {group_id!r}", field="group_id")
-        return await self._calls.make(self._scripts.cancel, "group", [group_id], reason.value)
+        return await self._cancels.ask("group", group_id, reason)
 
     async def statistics(self) -> RunStatistics:
         """How the run is doing, in numbers."""
@@ -637,8 +655,14 @@ class Run(OnLoop):
         """Sends again what was asked for and has no end yet; returns how much of it Redis did not have.
 
         Done after every outage: a server that keeps its writes for a second before they are safe, or one that took over from another, may
-        have lost the last of them.
+        have lost the last of them. Steps that the trainer has had stand in any case (`history.py`).
+
+        Raises:
+            RunLost: it lost that this trainer has the run, or prompts of more than a minute ago.
         """
+        await self._history.restore()
+        await self.save_state()
+        await self._version.repeat()
         lost = await self._jobs.resubmit()
         if "_validations" in vars(self):  # else none was asked for here
             lost += await self._validations.resubmit()
@@ -647,6 +671,7 @@ class Run(OnLoop):
             lost += await self._outside.repeat()
         if self._feed is not None:
             lost += await self._feed.repeat()
+        await self._cancels.repeat()
         return lost
 
     @property

@@ -7,6 +7,9 @@ resumes from, else from the one that stands in Redis since the last ack, else th
 Going back. A state whose token is not the one in Redis is of another point in the history: the trainer goes back (`Progress.base` is this
 incarnation). The ledger forgets the later steps when the first one is opened again; only then are prompts fed, and those that the lost
 history was done with are pushed again.
+
+Standing ahead. A state of the same history that is later than what stands in Redis is of a time that Redis has lost (a failover, a crash, a
+backup that was laid back): the trainer does not go back, the ledger is put where the state is (`history.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from trainer_client.client import Run
 from trainer_client.contact import PATIENCE_S, Contact
 from trainer_client.embedded_server import with_server
 from trainer_client.first_contact import first_contact
+from trainer_client.history import catch_up
 from trainer_client.logs import Log
 from trainer_client.progress import Progress
 
@@ -101,9 +105,12 @@ class Connection:
                 quota=self._quota,
             )
         )
-        saved, was = await contact.reach(lambda: ask(client, "HMGET", keys.run(self._run), "trainer", "ver.was"))
+        saved, was, first = await contact.reach(lambda: ask(client, "HMGET", keys.run(self._run), "trainer", "ver.was", "first"))
         stands = Progress.from_state(orjson.loads(saved), self._run) if saved else None
         progress, went_back = _where(asked, stands, self._run, incarnation, newest=int(was) if was else None)
+        behind = _lost_from(progress, stands, int(first) if first else None)
+        if not went_back and behind is not None:
+            await contact.reach(lambda: catch_up(progress, incarnation, behind, client, keys))
         run = Run(settings, self._run, incarnation, progress, went_back=went_back, client=client, patience_s=self._patience_s)
         await run.save_state()
         log.info("run_connected", run=self._run, incarnation=incarnation, next_step=progress.next_step, went_back=went_back)
@@ -123,12 +130,30 @@ def _where(asked: Progress | None, stands: Progress | None, run: str, incarnatio
         asked.base = 0
         return asked, False
     has_newest = asked.version is None or newest is None or newest <= asked.version
-    if asked.token == stands.token and has_newest:
+    if (asked.token == stands.token or _is_ahead(asked, stands)) and has_newest:
         # the trainer may have gone back to this very point since the checkpoint was written
         asked.base = stands.base
         return asked, False
     asked.base = incarnation
     return asked, True
+
+
+def _is_ahead(asked: Progress, stands: Progress) -> bool:
+    """Whether a state is later than the other, in the same history."""
+    return asked.base == stands.base and (asked.next_step or 0) > (stands.next_step or 0)
+
+
+def _lost_from(progress: Progress, stands: Progress | None, first_open: int | None) -> int | None:
+    """The first step that the trainer has had and Redis has lost; None = it has lost none.
+
+    Args:
+        first_open: the first step that is open in Redis.
+    """
+    if progress.next_step is None:
+        return None
+    if stands is not None and stands is not progress and _is_ahead(progress, stands):
+        return stands.next_step or 0
+    return first_open if first_open is not None and first_open < progress.next_step else None
 
 
 def connect(

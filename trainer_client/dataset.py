@@ -77,6 +77,21 @@ def epoch_order(rows: int, epoch: int, shuffle_seed: int | None) -> list[int]:
     return order
 
 
+def settled(progress: FeedProgress) -> Callable[[str], bool]:
+    """Tells of a prompt whether it was done with where the feed stands: it has come to it and does not wait for it, or settled it ahead."""
+    order = range(progress.position) if progress.rows is None else epoch_order(progress.rows, progress.epoch, progress.shuffle_seed)
+    passed = frozenset(order[: progress.position])
+
+    def is_settled(prompt: str) -> bool:
+        match = PROMPT.match(prompt)
+        if match is None or prompt in progress.outstanding:
+            return False
+        epoch, row = int(match[1]), int(match[2])
+        return prompt in progress.settled_ahead or epoch < progress.epoch or (epoch == progress.epoch and row in passed)
+
+    return is_settled
+
+
 def plan(rows: Rows, progress: FeedProgress) -> Iterator[PlannedPrompt]:
     """All that is still to be pushed: what is outstanding, then the rest. Takes a copy of where the feed stands when it begins."""
     outstanding = list(progress.outstanding)

@@ -19,6 +19,9 @@ from pipeline.errors import RollstreamError
 FULL = "ack what was trained on, or give Redis more memory"
 """What to do where no new work is taken."""
 
+GONE = "it was acked, its time ran out, or Redis lost its last writes in a failover or a crash"
+"""Why a body can be missing that was there."""
+
 
 class WaitTimeout(RollstreamError, TimeoutError):
     """Nothing came within the time that was given. Nothing is lost: the same wait can be made again.

@@ -5,6 +5,8 @@ Invariants:
   2. A prompt that this history of the run is done with is not pushed again, also when the trainer was restarted; one that was done with in
      a history that the trainer gave up by going back is.
   3. The data set is read in a thread and only as far as the reserve has room: it may be slow, and longer than memory.
+  4. A prompt that Redis lost is pushed again; one that is not here any more ends the run for this client, which says so: an epoch never
+     passes over it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from pipeline.errors import InvalidRequest, QueueFull
+from pipeline.errors import InvalidRequest, QueueFull, RunLost
 from pipeline.keys import Keys
 from pipeline.prompts import encode_prompt, prompt_data
 from pipeline.redis_client import AsyncClient, ask
@@ -36,6 +38,7 @@ LOOK_EVERY_S = 1.0
 DONE_STATES = frozenset((b"trained", b"filtered", b"dead"))
 REPEAT_WINDOW_S = 60.0
 """Prompts pushed this long ago can be pushed again when Redis has lost its last writes."""
+MARKS_A_CALL = 1024
 REPEAT_BYTES = 64 * 1024 * 1024
 
 
@@ -88,6 +91,8 @@ class Feed(OnLoop):
         self._plan: Iterator[PlannedPrompt] = plan(rows, progress)
         self._recent: deque[tuple[float, str, bytes]] = deque()
         self._recent_bytes = 0
+        self._unsettled: set[str] = set()
+        """Prompts that were pushed, all that are outstanding among them."""
         self._look = asyncio.Event()
 
     async def work(self) -> None:
@@ -118,11 +123,28 @@ class Feed(OnLoop):
         self._look.set()
 
     async def repeat(self) -> int:
-        """Pushes again what was pushed lately, in case Redis lost it; returns how many it had lost."""
+        """Pushes again what was pushed lately, in case Redis lost it; returns how many it had lost.
+
+        Raises:
+            RunLost: it lost some that are not here any more.
+        """
         lost = await self._send([(prompt, body) for at, prompt, body in self._recent if at > time.monotonic() - REPEAT_WINDOW_S])
+        await self._miss_none()
         if self.ended.is_set():
             await self._end()
         return lost
+
+    async def _miss_none(self) -> None:
+        self._unsettled &= self._progress.outstanding.keys()
+        ids = sorted(self._unsettled)
+        for at in range(0, len(ids), MARKS_A_CALL):
+            part = ids[at : at + MARKS_A_CALL]
+            marks = await self._calls.make_if_open(ask, self._client, "HMGET", self._keys.prompt_marks(self._run), *part)
+            missing = [prompt for prompt, mark in zip(part, marks, strict=True) if mark is None]
+            if missing:
+                error = RunLost(self._run, f"{len(missing)} or more prompts that were pushed to it, {missing[0]} among them")
+                self._life.refuse(error)
+                raise error
 
     # ---- reading
 
@@ -157,6 +179,9 @@ class Feed(OnLoop):
     async def _push(self, batch: Sequence[PlannedPrompt]) -> None:
         encoded = await asyncio.to_thread(self._encode, batch)
         self.pushed += await self._send(encoded)
+        self._unsettled.update(prompt for prompt, _ in encoded)
+        if len(self._unsettled) > MARKS_A_CALL + 2 * len(self._progress.outstanding):
+            self._unsettled &= self._progress.outstanding.keys()
         for prompt, body in encoded:
             self._recent.append((time.monotonic(), prompt, body))
             self._recent_bytes += len(body)

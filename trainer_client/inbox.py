@@ -7,19 +7,25 @@ Invariants:
   4. A step is given out when all its groups and their members are here. One that an earlier incarnation finished counts only when the
      ledger said that it stands (`accept_older`): otherwise the trainer went back, and it is done anew. A record of before the trainer went
      back never counts: the one that the ledger speaks of may stand further on in the stream.
+  5. What was lost (the stream had it, and has it no more) is forgotten, unless the trainer was given it: that stays as it was given, and
+     what comes of it later changes no more than where its record stands. A single result that was given and not looked into yet is renewed.
+  6. A group that joined a step which was given out without it is another history's: it is neither given out nor let go of, until the ledger
+     was restored (`history.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 from pipeline.keys import job_id, validation_serial
 from pipeline.messages import JobResult, Outcome
 from pipeline.supervisor.actions import Verdict
 from trainer_client.arrivals import Arrivals, Readers
+from trainer_client.handed import Handed
 from trainer_client.outside_inbox import OutsideInbox
 from trainer_client.records import AwaitingRecord, GroupRecord, HeldRecord, Note, Record, StepRecord
 from trainer_client.results import Result
@@ -40,6 +46,8 @@ class Inbox:
         make_result: gives a record its way to its bodies.
         on_group: told of each group that is new, with the records of its members; what it returns is raised where a step is awaited.
         on_dropped: told of a group that is dropped without an ack, since no step has it that is still to be acked.
+        on_doubt: told when a record contradicts what the trainer was given.
+        runs_again: asked about a single job whose end was lost: whether it will end anew.
         base: incarnation in which the trainer went back last; steps that one before it finished did not happen.
     """
 
@@ -50,8 +58,11 @@ class Inbox:
         on_dropped: Callable[[GroupRecord], None],
         on_group: Callable[[GroupRecord, Iterable[JobResult]], Exception | None] = lambda _group, _members: None,
         *,
+        on_doubt: Callable[[], None] = lambda: None,
+        runs_again: Callable[[str], bool] = lambda _job: False,
         base: int = 0,
     ) -> None:
+        self.handed = Handed()
         self.incarnation = incarnation
         self.base = base
         self.jobs: dict[str, Result] = {}
@@ -67,6 +78,10 @@ class Inbox:
         self._make_result = make_result
         self._on_dropped = on_dropped
         self._on_group = on_group
+        self._on_doubt = on_doubt
+        self._runs_again = runs_again
+        self._doubted: dict[str, GroupRecord] = {}
+        self._is_unsure = False
         self._untold: Exception | None = None
         self._acked: dict[str, None] = {}
         self._acked_step = -1
@@ -107,8 +122,10 @@ class Inbox:
             self._put_aside(awaited.entry, "step", record.job)  # of one whose hash was lost nobody else would
         known = self.jobs.get(record.job)
         if known is not None:
-            if known.record.entry != record.entry and not known.was_read:
+            if known.record.entry != record.entry and not known.was_read and record.group not in self.handed:
                 known.renew(record)
+                for future in self._job_waiters.pop(record.job, ()):
+                    _resolve(future, known)
         elif record.job in self._acked or record.group in self._acked:
             self._put_aside(record.entry, "job", record.job)
         elif self._is_of_no_open_validation(record.group):
@@ -128,9 +145,19 @@ class Inbox:
 
     def _take_group(self, record: GroupRecord) -> None:
         self.outside.group_closed(record.group)
-        if record.group in self._acked or self._is_nobodys(record):
+        known = self.groups.get(record.group)
+        if record.group in self._acked:
             self._put_group_aside(record)
-        elif record.group not in self.groups:
+        elif known is not None and record.group in self.handed:
+            self.groups[record.group] = replace(known, entry=record.entry)
+        elif self._contradicts(record):
+            self._doubted[record.group] = record
+            self._on_doubt()
+        elif self._is_nobodys(record):
+            self._put_group_aside(record)
+        elif known is None or known.entry != record.entry:
+            if known is not None:
+                self._forget_group(known)
             self.groups[record.group] = record
             if record.step is not None:
                 self.accounted_to(record.step).append(record)
@@ -162,6 +189,11 @@ class Inbox:
             return group.verdict is not Verdict.INFORMATIVE
         return group.step <= self._acked_step or group.step in self._empty
 
+    def _contradicts(self, group: GroupRecord) -> bool:
+        """Whether it joined a step that was given out without it."""
+        joined = group.step is not None and group.verdict is Verdict.INFORMATIVE and group.step in self.handed.steps
+        return joined and group.group not in self.handed
+
     def _put_group_aside(self, record: GroupRecord) -> None:
         self._on_dropped(record)
         self._drop_members(record)
@@ -187,7 +219,7 @@ class Inbox:
     def job_future(self, job: str) -> asyncio.Future[Result]:
         """Resolved with the result of a job, now or when it comes."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        if job in self.jobs:
+        if job in self.jobs and not self.jobs[job].is_lost:
             future.set_result(self.jobs[job])
         else:
             _join(self._job_waiters, job, future)
@@ -229,7 +261,12 @@ class Inbox:
 
     def _whole_step(self, index: int) -> StepRecord | None:
         record = self.steps.get(index)
-        if record is None or (record.incarnation != self.incarnation and index not in self._older) or self.missing(record):
+        if (
+            record is None
+            or self._is_unsure
+            or (record.incarnation != self.incarnation and index not in self._older)
+            or self.missing(record)
+        ):
             return None
         return record
 
@@ -239,6 +276,57 @@ class Inbox:
             if record is not None:
                 for future in self._step_waiters.pop(index):
                     _resolve(future, record)
+
+    # ---- what was lost
+
+    def distrust(self) -> None:
+        """Contact was lost: what is here may be lost there. Steps are given out again once that is known."""
+        self._is_unsure = True
+
+    def forget_lost(self, there: Collection[str]) -> None:
+        """The stream was read from its beginning to its end.
+
+        Args:
+            there: all entries that it has.
+        """
+        self._is_unsure = False
+        for step in [step for step in self.steps.values() if step.entry not in there and step.index not in self.handed.steps]:
+            del self.steps[step.index]
+        kept = {group.group for group in self.groups.values() if group.step in self.handed.steps}
+        for group in [group for group in self.groups.values() if group.entry not in there and group.group not in kept]:
+            self._forget_group(group)
+        for job, result in list(self.jobs.items()):
+            if result.record.entry in there or result.record.group in kept:
+                continue
+            if result.record.group or (not result.was_given and self._runs_again(job)):
+                del self.jobs[job]
+                self._single_readers.take_back(result)
+            elif not result.was_read and self._runs_again(job):
+                result.is_lost = True
+        self._give_out_steps()
+
+    def take_back(self, steps: Iterable[int], groups: Iterable[str]) -> None:
+        """The ledger was restored: these steps are as if they had not been reached, these groups go to later ones."""
+        for index in steps:
+            if index not in self.handed.steps:
+                self.steps.pop(index, None)
+        for group in groups:
+            self._doubted.pop(group, None)
+            known = self.groups.get(group)
+            if known is not None and group not in self.handed:
+                self._forget_group(known)
+
+    def end_doubts(self) -> None:
+        """All steps stand that the trainer was given: what contradicted them is nobody's."""
+        for record in self._doubted.values():
+            self._put_group_aside(record)
+        self._doubted.clear()
+
+    def _forget_group(self, group: GroupRecord) -> None:
+        del self.groups[group.group]
+        accounted = self._accounted.get(group.step, []) if group.step is not None else []
+        if group in accounted:
+            accounted.remove(group)
 
     # ---- what is acked
 

@@ -17,6 +17,7 @@ from pipeline.requests import JobRequest, template_id
 from pipeline.scripts.calls import MAX_BATCH, Accepted, Scripts, Unit
 from pipeline.settings import QueueSettings
 from trainer_client.calls import Calls
+from trainer_client.cancels import Cancels
 from trainer_client.inbox import Inbox
 from trainer_client.lifetime import Lifetime
 from trainer_client.logs import Log
@@ -90,11 +91,14 @@ class Jobs:
         scripts: Scripts,
         inbox: Inbox,
         calls: Calls,
+        cancels: Cancels,
         life: Lifetime,
         why_waiting: Callable[[str], Awaitable[Sequence[Reason]]],
     ) -> None:
         self.unsettled: dict[str, Submission] = {}
         """Submitted by this client and not ended, as far as we know."""
+        self._ended: dict[str, Submission] = {}
+        """Ended and not acked: Redis may lose that."""
         self._run = run
         self._incarnation = incarnation
         self._settings = settings
@@ -103,6 +107,7 @@ class Jobs:
         self._scripts = scripts
         self._inbox = inbox
         self._calls = calls
+        self._cancels = cancels
         self._life = life
         self._why_waiting = why_waiting
 
@@ -175,7 +180,20 @@ class Jobs:
 
     def on_result(self, job: str) -> None:
         """A job ended."""
-        self.unsettled.pop(job, None)
+        submission = self.unsettled.pop(job, None)
+        if submission is not None:
+            self._ended[job] = submission
+
+    def on_acked(self, job: str) -> None:
+        """Its result was let go of."""
+        self._ended.pop(job, None)
+
+    def runs_again(self, job: str) -> bool:
+        """Redis lost its end: it is submitted again, when this client has submitted it. Returns whether it has."""
+        submission = self._ended.pop(job, None)
+        if submission is not None:
+            self.unsettled[job] = submission
+        return job in self.unsettled
 
     def was_acked(self, job: str) -> bool:
         return self._inbox.was_acked(job)
@@ -184,10 +202,12 @@ class Jobs:
         if self._inbox.was_acked(job):
             raise InvalidRequest(f"the result of {job} was acked: it is gone", field="job")
         future = self._inbox.job_future(job)
-        return await self._life.wait(future, f"result of job {job}", timeout_s, lambda: self._why_waiting(job))
+        result = await self._life.wait(future, f"result of job {job}", timeout_s, lambda: self._why_waiting(job))
+        result.was_given = True
+        return result
 
     async def cancel(self, job: str, reason: CancelReason) -> str:
-        counts = await self._calls.make(self._scripts.cancel, "job", [job], reason.value)
+        counts = await self._cancels.ask("job", job, reason)
         return next((word for word, count in counts.items() if count), "unknown")
 
     async def status(self, job: str) -> dict[str, str]:

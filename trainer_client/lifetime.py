@@ -16,13 +16,16 @@ from contextlib import asynccontextmanager
 from typing import TypeVar, cast
 
 from pipeline.causes import Reason
-from pipeline.errors import BrokerMisused, BrokerUnreachable, RunClosed, StaleIncarnation
+from pipeline.errors import BrokerMisused, BrokerUnreachable, RunClosed, RunLost, StaleIncarnation
 from trainer_client.errors import ClientClosed, ClientForked, WaitTimeout
 from trainer_client.logs import Log
 
 T = TypeVar("T")
 
 log = Log(__name__)
+
+UNKNOWN = "unknown"
+"""State of a run that Redis does not have."""
 
 
 class Lifetime:
@@ -79,9 +82,17 @@ class Lifetime:
         try:
             yield
         except (StaleIncarnation, BrokerMisused) as error:
+            if isinstance(error, StaleIncarnation) and int(error.current) < error.mine:
+                lost = RunLost(self.run, f"incarnation {error.mine}, this trainer, but {error.current}")
+                self.end(lost)
+                raise lost from error
             self.end(error)
             raise
         except RunClosed as error:
+            if error.state == UNKNOWN and not isinstance(error, RunLost):
+                lost = RunLost(self.run, "this run")
+                self.refuse(lost)
+                raise lost from error
             self.refuse(error)
             raise
         except BrokerUnreachable:

@@ -28,3 +28,8 @@ class PolicyVersion:
         await self._calls.make_if_open(self._scripts.set_version, self._run, self._incarnation, number)
         self.current = Version(self._incarnation, number)
         self._progress.version = number
+
+    async def repeat(self) -> None:
+        """Says it again, in case Redis lost it."""
+        if self.current is not None:
+            await self.set(self.current.number)

@@ -3,7 +3,8 @@
 Invariants:
   1. The stream is read from its beginning: it holds all that is not acked, and nothing else.
   2. After any failed read it is read from the beginning again. A server that lost its last second, or another one that took over, may have
-     given new entries ids that lie before our position; the inbox knows what it has.
+     given new entries ids that lie before our position; the inbox knows what it has. What it has and a whole reading does not meet
+     was lost.
   3. The read is never cancelled while it waits at the server: blocks are short, and a flag ends the loop.
 """
 
@@ -41,6 +42,8 @@ class ResultsReader:
         self._contact = contact
         self._position = START
         self._unreadable: set[str] = set()
+        self._met: set[str] | None = None
+        """Entries of a reading from the beginning that is not at its end yet."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Reads until `stop`.
@@ -56,14 +59,21 @@ class ResultsReader:
                 )
             except BrokerUnreachable as error:
                 self._contact.lost(error)
-                self._position = START
+                self._position, self._met = START, set()
+                self._inbox.distrust()
                 pause_s = await self._contact.pause(pause_s, stop)
                 continue
             pause_s = FIRST_PAUSE_S
             self._contact.found()
-            for entry, flat in reply[0][1] if reply else ():
+            entries = reply[0][1] if reply else ()
+            for entry, flat in entries:
                 self._position = entry.decode()
                 self._take(self._position, flat)
+            if self._met is not None:
+                self._met.update(entry.decode() for entry, _ in entries)
+                if len(entries) < COUNT:
+                    self._inbox.forget_lost(self._met)
+                    self._met = None
             await asyncio.sleep(0)
 
     def _take(self, entry: str, flat: list[bytes]) -> None:

@@ -17,8 +17,10 @@ from pipeline.keys import Keys
 from pipeline.messages import Grade, JobResult, Outcome, Segment, Trajectory
 from pipeline.supervisor.loss_policy import Loss
 from trainer_client.bodies import BodyStore
-from trainer_client.errors import BodyMissing
+from trainer_client.errors import GONE, BodyMissing
 from trainer_client.on_loop import OnLoop
+
+LOST = "Redis lost its last writes, and with them this end of the job. It runs again: await its result anew, or let go of it with ack"
 
 
 class Result(OnLoop):
@@ -31,6 +33,10 @@ class Result(OnLoop):
         self._bodies = bodies
         self._keys = keys
         self._ack = ack
+        self.was_given = False
+        """Whether the trainer has it."""
+        self.is_lost = False
+        """Whether Redis has lost its end, so that it comes again, with what the job makes then."""
         self._raw: dict[str, bytes | None] = {}
         self._trajectory: Trajectory | None = None
 
@@ -97,12 +103,13 @@ class Result(OnLoop):
     def renew(self, record: JobResult) -> None:
         """The job ended again: Redis had lost its end, and with it what it made."""
         self.record = record
+        self.is_lost = False
         self.forget()
 
     @property
     def was_read(self) -> bool:
         """Whether what it made was asked for."""
-        return bool(self._raw)
+        return any(raw is not None for raw in self._raw.values())
 
     def forget(self) -> None:
         """Frees the memory of what was fetched."""
@@ -116,7 +123,8 @@ class Result(OnLoop):
             await fetch_bodies([self], [key], self._bodies)
         raw = self._raw[key]
         if raw is None:
-            raise BodyMissing(self.job, name, f"{key} is not in Redis: the result was acked, or its time ran out")
+            del self._raw[key]
+            raise BodyMissing(self.job, name, f"{key} is not in Redis: {LOST if self.is_lost else GONE}")
         return raw
 
     def put(self, key: str, raw: bytes | None) -> None:

@@ -87,13 +87,16 @@ class StepStream:
                     raise error
                 return
             self._given_out = index
-            yield self._step(record, time.monotonic() - asked_s)
+            step = self._step(record, time.monotonic() - asked_s)
+            self._inbox.handed.add(record, self._inbox.accounted_to(index))
+            yield step
             index += 1
 
     async def reopen(self) -> None:
-        """Asks again for the steps that are open, in case Redis lost that they were asked for."""
+        """Asks again for the steps that were not given out, in case Redis lost that they were asked for."""
         for index, request in sorted(self._open.items()):
-            await self._ask_for(index, request, None)
+            if index > self._given_out:
+                await self._ask_for(index, request, None)
 
     def close_up_to(self, index: int) -> None:
         """Steps that were acked need not be asked for again."""

@@ -12,7 +12,7 @@ from pipeline.supervisor.loss_policy import Loss, loss_of
 from pipeline.supervisor.staleness import Version, age, is_too_old, oldest_of
 from pipeline.supervisor.step_spec import StepSpec
 from trainer_client.bodies import BodyStore
-from trainer_client.errors import BodyMissing
+from trainer_client.errors import GONE, BodyMissing
 from trainer_client.on_loop import OnLoop
 from trainer_client.records import GroupRecord, StepRecord
 from trainer_client.results import Result, fetch_trajectories
@@ -72,7 +72,7 @@ class Group(OnLoop):
         """
         raw = (await self._bodies.fetch([self._prompt_key]))[0]
         if raw is None:
-            raise BodyMissing(self.id, "prompt", f"{self._prompt_key} is not in Redis: the step was acked, or its time ran out")
+            raise BodyMissing(self.id, "prompt", f"{self._prompt_key} is not in Redis: {GONE}")
         return decode(Prompt, raw)
 
     async def fetch(self) -> None:

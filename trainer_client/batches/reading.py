@@ -24,7 +24,7 @@ from trainer_client.batches.partition import check_shard, share_out
 from trainer_client.batches.rollout import Rollout
 from trainer_client.batches.rows import BadTrajectory, check_turns
 from trainer_client.batches.step_advantages import GivenAdvantages, advantages_of
-from trainer_client.errors import BodyMissing
+from trainer_client.errors import GONE, BodyMissing
 from trainer_client.results import without_loss
 
 Missing = Literal["raise", "skip"]
@@ -234,7 +234,7 @@ def _decoded(manifest: Manifest, entry: Entry, raw: bytes | None) -> Trajectory:
     group, member = entry
     if raw is None:
         key = manifest.trajectory_key(group, member)
-        raise BodyMissing(group.job(member), "trajectory", f"{key} is not in Redis: its step was acked, or its time ran out")
+        raise BodyMissing(group.job(member), "trajectory", f"{key} is not in Redis: {GONE}")
     try:
         return decode(Trajectory, raw)
     except DamagedBody as error:
@@ -243,7 +243,7 @@ def _decoded(manifest: Manifest, entry: Entry, raw: bytes | None) -> Trajectory:
 
 def _data(manifest: Manifest, group: ManifestGroup, raw: bytes | None) -> Json:
     if raw is None:
-        raise BodyMissing(group.id, "prompt", f"{manifest.prompt_key(group)} is not in Redis: its step was acked, or its time ran out")
+        raise BodyMissing(group.id, "prompt", f"{manifest.prompt_key(group)} is not in Redis: {GONE}")
     try:
         return decode(Prompt, raw).data
     except DamagedBody as error:

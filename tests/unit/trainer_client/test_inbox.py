@@ -297,3 +297,50 @@ def _never() -> asyncio.Future[None]:
 
 async def _why() -> list[Reason]:
     return [Reason(Cause.IN_PROGRESS, "because")]
+
+
+async def test_what_the_stream_has_no_more_is_forgotten_unless_it_was_given(inbox: Inbox) -> None:
+    """As after a failover that lost a window: step 1 was given out before it, step 2 was read and not given out."""
+    had, early = a_group("e0-1"), a_group("e0-2", step=2)
+    take_all(inbox, [*members(had), had, a_step(1, had.group), *members(early), early, a_step(2, early.group)])
+    inbox.handed.add(await inbox.step_future(1), inbox.accounted_to(1))
+
+    inbox.distrust()
+    waiting = inbox.step_future(2)
+    assert not waiting.done()
+    inbox.forget_lost(frozenset())
+
+    assert (list(inbox.groups), list(inbox.steps)) == ([had.group], [1])
+    assert list(inbox.jobs) == [job_id(had.group, 0), job_id(had.group, 1)]
+    anew = a_group("e0-7", step=2)
+    take_all(inbox, [*members(anew), anew, a_step(2, anew.group)])
+    assert (await waiting).groups == (anew.group,)
+
+
+async def test_a_group_that_joins_a_step_which_was_given_out_without_it_is_kept_for_a_later_one(inbox: Inbox, late: Late) -> None:
+    """The trainer let go of step 1. A master that had lost it lets another group join it: it is told, and not dropped as trained."""
+    had, other = a_group("e0-1"), a_group("e0-7", step=1)
+    take_all(inbox, [*members(had), had, a_step(1, had.group)])
+    inbox.handed.add(await inbox.step_future(1), inbox.accounted_to(1))
+    inbox.begin_ack(1)
+
+    inbox.take(other)
+
+    assert (late, inbox.set_aside) == ([], {})
+    inbox.take_back((), (other.group,))  # the ledger was restored
+    anew = a_group("e0-7", step=2)
+    take_all(inbox, [*members(anew), anew, a_step(2, anew.group)])
+    assert (await inbox.step_future(2)).groups == (anew.group,)
+
+
+async def test_such_a_group_is_nobodys_when_the_step_stands(inbox: Inbox, late: Late) -> None:
+    had, other = a_group("e0-1"), a_group("e0-7", step=1)
+    take_all(inbox, [*members(had), had, a_step(1, had.group)])
+    inbox.handed.add(await inbox.step_future(1), inbox.accounted_to(1))
+    inbox.begin_ack(1)
+    inbox.take(other)
+
+    inbox.end_doubts()
+
+    assert late == [other.group]
+    assert inbox.set_aside == {other.entry: ("group", other.group)}

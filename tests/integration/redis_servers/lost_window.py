@@ -1,0 +1,80 @@
+"""A trainer behind Sentinels whose replica hears nothing for a while: what was done in that window, the next master has never heard of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+from pipeline.keys import Keys
+from pipeline.redis_client import AsyncClient, ask, command_client
+from pipeline.scripts import Scripts
+from pipeline.settings import QueueSettings
+from pipeline.supervisor.loop import Supervisor
+from pipeline.testing import wait_until
+from tests.integration.trainer_client.pump import Pump, pumping
+from tests.integration.trainer_client.rows import row_of
+from tests.redis_sets import SentinelSet
+
+RUN = "run1"
+PATIENCE_S = 40.0
+
+
+class JobsOf(set[str]):
+    """The jobs of rows that a test picks."""
+
+    def __init__(self, picks: Callable[[int], bool]) -> None:
+        super().__init__()
+        self._picks = picks
+
+    def __contains__(self, job: object) -> bool:
+        return self._picks(row_of(str(job)))
+
+
+@dataclass
+class Forgetful:
+    """A supervisor and workers, and the servers that are about to lose a window. Nobody waits for the replica."""
+
+    servers: SentinelSet
+    settings: QueueSettings
+    client: AsyncClient
+    pump: Pump
+
+    @property
+    def keys(self) -> Keys:
+        return self.pump.scripts.keys
+
+    async def begin_window(self) -> None:
+        """From here on the replica hears nothing; it has all that was written before."""
+        await wait_until(self.servers.is_level, "the replica has it all", timeout_s=PATIENCE_S)
+        await asyncio.to_thread(self.servers.cut_off)
+
+    async def fail_over(self) -> None:
+        """The master dies, and the replica takes its place with what it has."""
+        await asyncio.to_thread(self.servers.master.kill)
+        await asyncio.to_thread(self.servers.promote)
+        await wait_until(lambda: self.servers.leads_to(self.servers.replica), "the replica is promoted", timeout_s=PATIENCE_S)
+
+    async def flying(self, groups: int) -> None:
+        """Waits until so many groups are in flight."""
+
+        async def enough() -> bool:
+            return int(await ask(self.client, "ZCARD", self.keys.flying(RUN))) >= groups
+
+        await wait_until(enough, f"{groups} groups fly", timeout_s=PATIENCE_S)
+
+
+@asynccontextmanager
+async def forgetful(servers: SentinelSet) -> AsyncIterator[Forgetful]:
+    """All of them at work while the block runs."""
+    settings = QueueSettings(redis_url=servers.url, lease_s=3.0, retry_backoff_s=0.02, retry_backoff_max_s=0.2)
+    stop = asyncio.Event()
+    async with aclosing(command_client(settings)) as client:
+        pump = Pump(Scripts(client, Keys.of_shard(settings.namespace, 0)))
+        async with asyncio.TaskGroup() as tasks, pumping(pump):
+            tasks.create_task(Supervisor(settings, name="s1", period_s=0.2).run(stop), name="supervisor")
+            try:
+                yield Forgetful(servers, settings, client, pump)
+            finally:
+                stop.set()

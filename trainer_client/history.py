@@ -1,0 +1,107 @@
+"""What Redis lost of a run's history, and how the ledger gets to where the trainer stands.
+
+A server that keeps its writes for a second, or a replica that takes over, forgets the last of them: Redis stands at an earlier point, with
+all that was before it (docs/adr/0029-redis-beyond-one-box.md). The trainer has gone on from there. It knows which steps it was given and
+what was in them, and that is what counts: a step that it has had is never sampled again, nor are its prompts.
+
+Invariants:
+  1. Nothing is guessed from which server answers: the history itself is compared. A step stands when the ledger says that it was reached
+     by the very record that was given out. When one stands, all before it do.
+  2. The ledger is restored before anything else is sent again. What was asked for afterwards is asked for again then.
+  3. A group that the trainer has not had is in one step that is still to come.
+"""
+
+from __future__ import annotations
+
+from pipeline.keys import Keys
+from pipeline.redis_client import AsyncClient, ask
+from pipeline.scripts.trainer_calls import HadGroup, TrainerScripts
+from trainer_client.calls import Calls
+from trainer_client.dataset import settled
+from trainer_client.inbox import Inbox
+from trainer_client.logs import Log
+from trainer_client.progress import Progress
+
+log = Log(__name__)
+
+
+class History:
+    """Compares and restores, for one client."""
+
+    def __init__(
+        self,
+        run: str,
+        incarnation: int,
+        *,
+        client: AsyncClient,
+        keys: Keys,
+        scripts: TrainerScripts,
+        inbox: Inbox,
+        calls: Calls,
+    ) -> None:
+        self._run = run
+        self._incarnation = incarnation
+        self._client = client
+        self._keys = keys
+        self._scripts = scripts
+        self._inbox = inbox
+        self._calls = calls
+
+    async def restore(self) -> None:
+        """Looks whether the steps stand that the trainer has had, and puts the ledger right when one does not.
+
+        Raises:
+            RunLost: Redis does not know this trainer.
+        """
+        lost = []
+        for index, step in reversed(self._inbox.handed.steps.items()):
+            (entry,) = await self._calls.make(ask, self._client, "HMGET", self._keys.step(self._run, index), "rid")
+            if entry is not None and entry.decode() == step.entry:
+                break
+            lost.append(step)
+        if not lost:
+            self._inbox.end_doubts()
+            return
+        groups = [group for step in reversed(lost) for group in step.groups]
+        steps, taken_back = await self._calls.make(
+            self._scripts.restore_steps, self._run, self._incarnation, lost[-1].index, lost[0].index, groups
+        )
+        self._inbox.take_back(steps, taken_back)
+        log.warning(
+            "steps_were_lost",
+            run=self._run,
+            steps=[step.index for step in reversed(lost)],
+            groups_for_later_steps=len(taken_back),
+            meaning="Redis lost its last writes; the trainer has had these steps, and goes on behind them",
+        )
+
+
+async def catch_up(progress: Progress, incarnation: int, first: int, client: AsyncClient, keys: Keys) -> None:
+    """Puts the ledger where the state of a trainer is that connects, which is ahead of it.
+
+    A prompt that waits or flies in Redis, and that was settled in the state, is one of the time that Redis has lost.
+
+    Args:
+        first: the first step that was lost.
+
+    Raises:
+        BrokerUnreachable, StaleIncarnation
+    """
+    run, last = progress.run, (progress.next_step or 0) - 1
+    groups = await _had_by(progress, client, keys, first)
+    await TrainerScripts(client, keys).restore_steps(run, incarnation, first, last, groups)
+    log.warning("redis_was_behind", run=run, first_step=first, last_step=last, meaning="it lost its last writes; the checkpoint has them")
+
+
+async def _had_by(progress: Progress, client: AsyncClient, keys: Keys, first: int) -> list[HadGroup]:
+    """Groups in Redis whose prompts were settled in the state."""
+    if progress.feed is None:
+        return []
+    run, is_settled = progress.run, settled(progress.feed)
+    groups = {f"{run}.{prompt.decode()}.0" for prompt in await ask(client, "ZRANGE", keys.reserve(run), 0, -1)}
+    for key in (keys.flying(run), keys.parked(run)):
+        groups |= {group.decode() for group in await ask(client, "ZRANGE", key, 0, -1)}
+    for index in await ask(client, "ZRANGEBYSCORE", keys.steps(run), first, "+inf"):
+        groups |= {group.decode() for group in await ask(client, "HKEYS", keys.step_groups(run, index.decode()))}
+    found = [(group, *group.removeprefix(f"{run}.").rpartition(".")[::2]) for group in sorted(groups)]
+    return [HadGroup(group, prompt, int(draw), "trained") for group, prompt, draw in found if is_settled(prompt)]

@@ -1,4 +1,4 @@
-"""`rollstream llm`: the inference servers of a run; servers and models of one's own are in `llm_serve.py`."""
+"""`rollstream llm`: the inference servers of a run; servers and models of one's own are in `llm_serve.py` and `llm_node.py`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 import orjson
 import typer
 
-from ops.cli import llm_serve
+from ops.cli import llm_node, llm_serve
 
 app = typer.Typer(no_args_is_help=True)
 app.command("serve", context_settings={"allow_extra_args": True})(llm_serve.serve)
+app.command("node", context_settings={"allow_extra_args": True})(llm_node.node)
 app.command("tiny")(llm_serve.tiny)
 app.command("smollm2")(llm_serve.smollm2)
 

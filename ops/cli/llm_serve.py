@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,7 @@ import orjson
 import typer
 
 if TYPE_CHECKING:
+    from ops.llm_server.place import PlaceInRun
     from ops.llm_server.serving import Served
 
 
@@ -21,6 +22,7 @@ def serve(
     model: Annotated[str, typer.Option(help="Folder of the model, or its name on a hub.")],
     cpu: Annotated[bool, typer.Option("--cpu", help="On the CPU, with a build of vLLM for it.")] = False,
     python: Annotated[str | None, typer.Option(help="Python of the environment that has vLLM.")] = None,
+    gpus: Annotated[str | None, typer.Option(help="GPUs that it is spread over: 0,1; default: as vLLM finds them.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 0,
     name: Annotated[str, typer.Option(help="Name that clients ask for; default: the folder's.")] = "",
@@ -28,24 +30,31 @@ def serve(
     max_model_len: Annotated[int, typer.Option(help="Longest context, tokens; 0 = the model's, on the CPU at most 32,768.", min=0)] = 0,
     raw_logprobs: Annotated[bool, typer.Option("--raw-logprobs", help="Logprobs before temperature and truncation.")] = False,
     dev_mode: Annotated[
-        bool | None, typer.Option("--dev-mode/--no-dev-mode", help="Routes that pause, label and load weights; default: on loopback only.")
+        bool | None,
+        typer.Option("--dev-mode/--no-dev-mode", help="Routes that pause, label and load weights; default: with a key, and on loopback."),
     ] = None,
     scripted: Annotated[bool, typer.Option("--scripted", help="Let requests dictate what the model says: for tests.")] = False,
-    key_file: Annotated[Path | None, typer.Option(help="File with the key that guards generation.")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="File with the key that guards every route.")] = None,
     run: Annotated[str, typer.Option(help="Give the server to this run while it serves.")] = "",
     version: Annotated[str, typer.Option(help="Label of the weights, with --run: INCARNATION.NUMBER.")] = "",
     state_file: Annotated[Path | None, typer.Option(help="Where the address is told; default: <state>/vllm/<port>.json.")] = None,
+    log_dir: Annotated[Path | None, typer.Option(help="Folder of vLLM's log; default: <state>/vllm/logs.")] = None,
     cpu_threads: Annotated[int | None, typer.Option(help="Threads on the CPU; 0 = all cores.")] = None,
     cpu_kv_cache_mib: Annotated[int | None, typer.Option(help="Memory for keys and values on the CPU, MiB.")] = None,
     start_timeout_s: Annotated[float | None, typer.Option(help="Longest start.")] = None,
-    grace_s: Annotated[float | None, typer.Option(help="Between SIGTERM and SIGKILL.")] = None,
+    drain_s: Annotated[float | None, typer.Option(help="After SIGTERM, for jobs that the server has.")] = None,
+    grace_s: Annotated[float | None, typer.Option(help="Then, between the end of vLLM and its death.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command line and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For a program: one line on standard output when it serves.")] = False,
     config: Annotated[Path | None, typer.Option(help="A rollstream.toml.")] = None,
 ) -> None:
-    """Serve a model with vLLM until SIGTERM, with the flags that training needs. What follows `--` goes to vLLM as it is."""
-    from ops.llm_server.command_line import ServePlan, build_command, default_name, is_loopback, read_config, shown
+    """Serve a model with vLLM until SIGTERM, with the flags that training needs. What follows `--` goes to vLLM as it is. A server of a run
+    then gets no new jobs and lets those that it has end; a second signal does not wait for them."""
+    from ops.llm_server.command_line import ServePlan, build_command, default_name, read_config, shown
+    from ops.llm_server.gpus import gpus_in
     from ops.llm_server.installation import find_vllm
+    from ops.llm_server.key_file import read_key
+    from ops.llm_server.place import start_label
     from ops.llm_server.serving import Hosting
     from ops.llm_server.serving import serve as serve_model
     from ops.llm_server.settings import VllmSettings
@@ -57,6 +66,7 @@ def serve(
         python=python,
         key_file=key_file,
         start_timeout_s=start_timeout_s,
+        drain_s=drain_s,
         grace_s=grace_s,
         cpu_threads=cpu_threads,
         cpu_kv_cache_mib=cpu_kv_cache_mib,
@@ -72,7 +82,8 @@ def serve(
         raw_logprobs=raw_logprobs,
         dev_mode=dev_mode,
         scripted=scripted,
-        api_key=settings.key_file.read_text(encoding="utf-8").strip() if settings.key_file else "",
+        api_key=read_key(settings.key_file) if settings.key_file else "",
+        gpus=gpus_in(gpus or "", "--gpus"),
         cpu_threads=settings.cpu_threads,
         cpu_kv_cache_mib=settings.cpu_kv_cache_mib,
         extra=tuple(context.args),
@@ -81,27 +92,28 @@ def serve(
     if dry_run:
         typer.echo(shown(build_command(plan, vllm, port=port)))
         return
-    if plan.has_dev_mode and not is_loopback(host):
-        typer.echo(f"whoever reaches {host} can pause this server and load weights into it: no key guards these routes", err=True)
     configure_logs(as_json=False, level="warning")
     state = Folders.from_environment().state / "vllm"
-    label = f"{run}/{version}" if run and version else version
+    label = version if not run else f"{run}/{version}" if version else start_label(run)
     hosting = Hosting(
         port=port,
-        logs=state / "logs",
+        logs=log_dir or state / "logs",
+        states=state,
         state_file=state_file,
         start_timeout_s=settings.start_timeout_s,
+        drain_s=settings.drain_s,
         grace_s=settings.grace_s,
+        run=run,
         label=label,
     )
 
     @contextlib.asynccontextmanager
-    async def attached(served: Served) -> AsyncIterator[None]:
+    async def attached(served: Served, gone: Sequence[str], stop: asyncio.Event) -> AsyncIterator[PlaceInRun | None]:
         if not run:
-            yield
+            yield None
             return
-        async with _in_run(run, served, label):
-            yield
+        async with _in_run(run, served, label, gone=gone, stop=stop) as place:
+            yield place
 
     def announce(served: Served) -> None:
         caps = served.caps
@@ -125,18 +137,16 @@ def serve(
 
 
 @contextlib.asynccontextmanager
-async def _in_run(run: str, served: Served, label: str) -> AsyncIterator[None]:
+async def _in_run(run: str, served: Served, label: str, *, gone: Sequence[str], stop: asyncio.Event) -> AsyncIterator[PlaceInRun]:
     """The server among those of a run."""
     from ops.cli.connection import connected
+    from ops.llm_server.place import PlaceInRun
     from pipeline.inference_pool import InferencePool, Server
 
     async with connected() as (settings, client):
         pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
-        await pool.attach(run, [Server(served.url, served.model, label)])
-        try:
-            yield
-        finally:
-            await pool.detach(run, [served.url])
+        async with PlaceInRun(pool, run, Server(served.url, served.model, label), gone=gone, stop=stop) as place:
+            yield place
 
 
 def tiny(

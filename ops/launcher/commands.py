@@ -1,6 +1,7 @@
 """The commands of `ops/launch`: what each is for, and what it does.
 
-`demo`, `node` and `down` are the project's own code (`ops.demo`, `ops.node`): the launcher only sees to the environment and hands over.
+`demo`, `node`, `llm` and `down` are the project's own code (`ops.demo`, `ops.node`, `ops.llm_server`): the launcher only sees to the
+environment and hands over.
 """
 
 import argparse
@@ -32,10 +33,11 @@ _OVERVIEW = """\
   ./ops/launch test     run every check and test; --quick takes under 90 s
   ./ops/launch setup    only make the environment in .venv, and say what is there
   ./ops/launch node     run this machine's workers and their sandbox service until Ctrl-C; installs nothing
-  ./ops/launch down     end your nodes on this machine, and what `demo --keep` left running
+  ./ops/launch llm      run this machine's inference servers for a run until Ctrl-C; installs nothing
+  ./ops/launch down     end your nodes and inference servers on this machine, and what `demo --keep` left running
 
-Each takes --help. The first one that you run makes .venv (`node` and `down` do not): nothing is installed outside this folder, and sudo is
-not used."""
+Each takes --help. The first one that you run makes .venv (`node`, `llm` and `down` do not): nothing is installed outside this folder,
+and sudo is not used."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,8 +73,8 @@ def _dispatch(argv: list[str]) -> int:
                 say(f"Nothing to stop: there is no environment in {environment.folder}, so nothing was started from it.")
                 return 0
             _hand_over(environment, ["-m", "ops.node.down", *arguments])
-        case ["node", *arguments]:
-            return _node(environment, arguments, argv)
+        case [("node" | "llm") as what, *arguments]:
+            return _node(environment, what, arguments, argv)
         case ["setup", *arguments]:
             return _setup(environment, arguments, argv)
         case ["test", *arguments]:
@@ -83,13 +85,13 @@ def _dispatch(argv: list[str]) -> int:
     raise AssertionError("every command returns")
 
 
-def _node(environment: Environment, arguments: Sequence[str], argv: Sequence[str]) -> int:
+def _node(environment: Environment, what: str, arguments: Sequence[str], argv: Sequence[str]) -> int:
     """Its mark is judged by the environment's own Python, as it says for which one it was made."""
     if environment.python.exists() and not environment.is_ours():
         _hand_over(environment, ["-I", str(ROOT / "ops" / "launcher" / "__main__.py"), *argv])
     if why := node.missing(environment):
         return node.refuse(why)
-    _hand_over(environment, node.command(arguments))
+    _hand_over(environment, [*node.COMMANDS[what], *arguments])
 
 
 def extras_of_demo(arguments: Sequence[str]) -> frozenset[str]:

@@ -1,15 +1,15 @@
-"""`ops/launch node` and `down`: the environment is checked, never made or completed here.
+"""`ops/launch node`, `llm` and `down`: the environment is checked, never made or completed here.
 
 A node may start on a hundred machines at once, with the project on a file system that they share: who installs there is a person, once.
 """
-
-from collections.abc import Sequence
 
 from ops.launcher.environment import RUN_EXTRAS, Environment
 from ops.launcher.terminal import warn
 
 NOT_READY = 2
 """Exit code: nothing was started."""
+COMMANDS = {"node": ("-m", "ops.cli", "node", "run"), "llm": ("-m", "ops.cli", "llm", "node")}
+"""What the environment's Python is to run."""
 
 
 def missing(environment: Environment) -> str:
@@ -32,8 +32,3 @@ def refuse(why: str) -> int:
     """Says it, and answers the exit code."""
     warn(why)
     return NOT_READY
-
-
-def command(arguments: Sequence[str]) -> list[str]:
-    """What the environment's Python is to run."""
-    return ["-m", "ops.cli", "node", "run", *arguments]

@@ -45,19 +45,35 @@ class ServePlan:
     raw_logprobs: bool = False
     """Logprobs of the model's own distribution instead of the one sampled from."""
     dev_mode: bool | None = None
-    """Routes that pause, label and load weights; None = on loopback only, as nothing guards them."""
+    """Routes that pause, label and load weights; None = wherever a key guards them, and on loopback."""
     scripted: bool = False
     """Load the logits processor by which requests dictate what is said: for tests."""
     api_key: str = ""
+    """Demanded on every route, where vLLM takes a middleware, else where its own check does."""
+    gpus: tuple[str, ...] = ()
+    """As CUDA names them (`0`, `GPU-4f2...`); one server is spread over them. Empty = what the environment says."""
     cpu_threads: int = 0
     cpu_kv_cache_mib: int = 256
     extra: tuple[str, ...] = ()
     """Arguments for vLLM, passed on as they are."""
 
-    @property
-    def has_dev_mode(self) -> bool:
-        """Whether the routes for training are there."""
-        return is_loopback(self.host) if self.dev_mode is None else self.dev_mode
+    def guards_all(self, vllm: VllmInstallation) -> bool:
+        """Whether every route demands the key."""
+        return bool(self.api_key) and "--middleware" in vllm.flags
+
+    def has_dev_mode(self, vllm: VllmInstallation) -> bool:
+        """Whether the routes for training are there.
+
+        Raises:
+            InvalidRequest: they would be open to whoever reaches the address.
+        """
+        is_safe = self.guards_all(vllm) or is_loopback(self.host)
+        if self.dev_mode and not is_safe:
+            how = (
+                f"vLLM {vllm.version} cannot guard them by a key: listen on loopback" if self.api_key else "--key-file guards them by a key"
+            )
+            raise InvalidRequest(f"whoever reaches {self.host} could pause this server and load weights into it: {how}, or --no-dev-mode")
+        return is_safe if self.dev_mode is None else self.dev_mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +91,7 @@ def build_command(plan: ServePlan, vllm: VllmInstallation, *, port: int) -> Comm
     """The command for one version of vLLM.
 
     Raises:
-        InvalidRequest: the model's folder is not one, or the plan cannot be served by that version.
+        InvalidRequest: the model's folder is not one, or the plan cannot be served by that version, or not safely.
     """
     config = read_config(plan.model)
     wanted: list[tuple[str, str | None]] = [
@@ -95,6 +111,11 @@ def build_command(plan: ServePlan, vllm: VllmInstallation, *, port: int) -> Comm
         ("--enable-server-load-tracking", None),
         ("--disable-uvicorn-access-log", None),
     ]
+    if plan.guards_all(vllm):
+        # vLLM's own check leaves the routes open that pause the engine and load weights
+        wanted.append(("--middleware", "key_guard.KeyOnEveryRoute"))
+    if len(plan.gpus) > 1:
+        wanted.append(("--tensor-parallel-size", str(len(plan.gpus))))
     if plan.dtype:
         wanted.append(("--dtype", plan.dtype))
     if plan.cpu:
@@ -114,7 +135,7 @@ def build_command(plan: ServePlan, vllm: VllmInstallation, *, port: int) -> Comm
             left_out.append(flag)
             continue
         arguments += [flag] if value is None else [flag, value]
-    return Command(arguments=(*arguments, *plan.extra), environment=_environment(plan), left_out=tuple(left_out))
+    return Command(arguments=(*arguments, *plan.extra), environment=_environment(plan, vllm), left_out=tuple(left_out))
 
 
 def _cpu(plan: ServePlan, config: Mapping[str, object]) -> list[tuple[str, str | None]]:
@@ -131,17 +152,20 @@ def _cpu(plan: ServePlan, config: Mapping[str, object]) -> list[tuple[str, str |
     ]
 
 
-def _environment(plan: ServePlan) -> dict[str, str]:
+def _environment(plan: ServePlan, vllm: VllmInstallation) -> dict[str, str]:
     env = {
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
-        "VLLM_SERVER_DEV_MODE": "1" if plan.has_dev_mode else "0",
+        "VLLM_SERVER_DEV_MODE": "1" if plan.has_dev_mode(vllm) else "0",
         # only our own folder, where it is needed: another person's PYTHONPATH could shadow what vLLM imports
-        "PYTHONPATH": str(INSIDE) if plan.scripted else "",
+        "PYTHONPATH": str(INSIDE) if plan.scripted or plan.guards_all(vllm) else "",
     }
+    if plan.gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpus)
     if Path(plan.model).is_dir():
         env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if plan.api_key:
+        # not --api-key: everybody reads the arguments of a process, its owner alone its environment, and vLLM logs its arguments
         env["VLLM_API_KEY"] = plan.api_key
     if plan.cpu:
         # one process a server: binding threads to cores makes two servers on one machine fight for the same ones

@@ -1,7 +1,7 @@
 """`rollstream llm serve`: a vLLM server as a child process, from its start to its end.
 
     find vLLM -> build the command -> start it under a guard -> wait for its address -> sample one token -> label, attach, announce
-    -> until a signal, the end of our parent, or its own end -> detach, end it
+    -> until a signal, the end of our parent, or its own end -> drain, detach, end it
 
 Invariants:
   1. Nothing of the server is left when this process has ended, however it ended: the guard holds the process group (`ops/group_guard.py`).
@@ -9,32 +9,34 @@ Invariants:
      process, so that one left by a process that was killed is known as such.
   3. No key stands in a command line, a log or the state file.
   4. A server that does not start is explained by one sentence that says what to do, and the end of its log.
+  5. Where a key is to guard every route, it is tried without one before anybody is told of the server; one that answers is ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import re
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
-
-import orjson
 
 from ops.child_processes import Child, ChildProcesses, log_tail
 from ops.llm_server.command_line import ServePlan, build_command
 from ops.llm_server.failures import PORT_TAKEN, why_it_ended
 from ops.llm_server.installation import VllmInstallation
+from ops.llm_server.place import PlaceInRun
+from ops.llm_server.progress import Progress, Say
+from ops.llm_server.state_file import left_by_the_dead, remove_state, write_state
 from pipeline.engines import ModelError
+from pipeline.engines.errors import Refused
+from pipeline.engines.exchange import Exchange
 from pipeline.errors import RollstreamError
 from pipeline.folders import make_folder
-from pipeline.process import Shutdown
+from pipeline.process import Shutdown, StoppedWhileWaiting
 from workers.llm import Caps, connect_backend
 
 PORT_TRIES = 4
@@ -42,19 +44,6 @@ PORT_TRIES = 4
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 0.5
 KILL_MARGIN_S = 3.0
 """After the guard's own grace period: it kills, reaps, and ends."""
-Say = Callable[[str], None]
-
-_MILESTONES: tuple[tuple[str, str], ...] = (
-    (r"Resolved architecture: (\w+)", r"reading the model: \1"),
-    (r"Initializing a V1 LLM engine", "starting the engine"),
-    (r"Starting to load model", "loading weights"),
-    (r"checkpoint shards: +(\d+)% Completed", r"loading weights: \1 %"),
-    (r"(?:Loading weights|Model loading) took", "weights loaded"),
-    (r"Compiling a graph|Dynamo bytecode transform|torch\.compile takes", "compiling"),
-    (r"Capturing CUDA graph", "capturing CUDA graphs"),
-    (r"KV cache size: ([\d,]+) tokens", r"cache for \1 tokens made"),
-    (r"Starting vLLM (?:API )?server", "opening the address"),
-)
 
 
 class ServerDidNotStart(RollstreamError):
@@ -69,10 +58,16 @@ class Hosting:
     """0: a free one."""
     logs: Path
     """Folder for its log."""
+    states: Path
+    """Folder where addresses of servers are told, in `<port>.json`."""
     state_file: Path | None
-    """Where its address is told; None: `<port>.json` in the folder beside the logs."""
+    """Where this one's is told instead."""
     start_timeout_s: float
     grace_s: float
+    drain_s: float = 0.0
+    """Longest wait for its jobs when it is told to end."""
+    run: str = ""
+    """That it serves; empty = none."""
     label: str = ""
     """Label of its weights, set before it is announced."""
 
@@ -82,6 +77,9 @@ class Served:
     """A server that serves."""
 
     url: str
+    """By which others reach it."""
+    own_url: str
+    """By which this machine does."""
     model: str
     caps: Caps
     log: Path
@@ -95,14 +93,15 @@ async def serve(
     hosting: Hosting,
     *,
     say: Say,
-    attached: Callable[[Served], contextlib.AbstractAsyncContextManager[object]],
+    attached: Callable[[Served, Sequence[str], asyncio.Event], contextlib.AbstractAsyncContextManager[PlaceInRun | None]],
     announce: Callable[[Served], None],
 ) -> int:
     """Serves until SIGTERM, SIGINT or the end of our parent; answers the exit code.
 
     Args:
         say: told what goes on, for a person.
-        attached: a context that is entered while the server serves: its place in a run.
+        attached: a context that is entered while the server serves: its place in a run. Given addresses of servers that died in this one's
+            place, and what ends its waiting.
         announce: told once, when it serves.
 
     Raises:
@@ -117,22 +116,51 @@ async def serve(
         async with _running(plan, vllm, hosting, say=say, stop=stop) as (child, served):
             if served is None:
                 return 0
-            async with attached(served):
-                _write_state(served, vllm)
+            gone = left_by_the_dead(served.state_file, hosting.run)
+            async with attached(served, gone, shutdown.stop) as place:
+                facts: dict[str, str | int] = {
+                    "model": served.model,
+                    "max_model_len": served.caps.max_model_len,
+                    "logprobs_mode": served.caps.logprobs_mode,
+                }
+                write_state(served.state_file, url=served.url, run=hosting.run, **facts, vllm=vllm.version, log=str(served.log))
                 try:
                     announce(served)
                     ended = asyncio.create_task(asyncio.to_thread(child.process.wait), name="server")
                     await asyncio.wait((stop, ended), return_when=asyncio.FIRST_COMPLETED)
+                    if place is not None and child.exit_code is None:
+                        await _drain(place, plan, served, hosting, ended, shutdown, say=say)
                     ended.cancel()
                 finally:
-                    _remove_state(served.state_file)
+                    remove_state(served.state_file)
             if child.exit_code is not None:
                 say(f"the server is gone: {why_it_ended(log_tail(served.log), child.exit_code)}\n{log_tail(served.log)}")
                 return 1
             say("ending the server")
             return 0
+    except StoppedWhileWaiting:
+        return 0
     finally:
         stop.cancel()
+
+
+async def _drain(
+    place: PlaceInRun, plan: ServePlan, served: Served, hosting: Hosting, ended: asyncio.Task[int], shutdown: Shutdown, *, say: Say
+) -> None:
+    """Until its jobs are done or went elsewhere, at most `drain_s`; a second signal, and the end of the server, cut it short."""
+    say(f"draining: no new jobs, at most {hosting.drain_s:g} s for those that it has")
+    async with connect_backend(served.own_url, model=plan.served_name, api_key=plan.api_key) as client:
+
+        async def is_busy() -> bool:
+            look = await client.control.health()
+            return look.alive and look.running + look.waiting > 0
+
+        draining = asyncio.create_task(place.drain(hosting.drain_s, is_busy), name="drain")
+        hurry = asyncio.create_task(shutdown.hurry.wait(), name="hurry")
+        await asyncio.wait((draining, hurry, ended), return_when=asyncio.FIRST_COMPLETED)
+        for task in (draining, hurry):
+            task.cancel()
+        await asyncio.gather(draining, hurry, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
@@ -163,7 +191,8 @@ async def _start(
         guard = [sys.executable, "-P", "-m", "ops.group_guard", str(hosting.grace_s), *command.arguments]
         child = children.start_command(name, guard, environment=command.environment)
         try:
-            return child, await _until_serving(child, plan, hosting, port=port, say=say, stop=stop)
+            is_guarded = plan.guards_all(vllm)
+            return child, await _until_serving(child, plan, hosting, port=port, is_guarded=is_guarded, say=say, stop=stop)
         except ServerDidNotStart as failure:
             if PORT_TAKEN not in str(failure):
                 raise
@@ -174,14 +203,13 @@ async def _start(
 
 
 async def _until_serving(
-    child: Child, plan: ServePlan, hosting: Hosting, *, port: int, say: Say, stop: asyncio.Task[object]
+    child: Child, plan: ServePlan, hosting: Hosting, *, port: int, is_guarded: bool, say: Say, stop: asyncio.Task[object]
 ) -> Served | None:
     """The server once it has sampled a token; None when we are told to stop before."""
-    url = f"http://{_reachable(plan.host)}:{port}"
     progress = Progress(child.log, say, started_s=child.started_s)
     ended = asyncio.create_task(asyncio.to_thread(child.process.wait), name="server")
     try:
-        return await _answering(child, ended, plan, hosting, url=url, progress=progress, stop=stop)
+        return await _answering(child, ended, plan, hosting, port=port, is_guarded=is_guarded, progress=progress, stop=stop)
     finally:
         ended.cancel()
 
@@ -192,10 +220,12 @@ async def _answering(
     plan: ServePlan,
     hosting: Hosting,
     *,
-    url: str,
+    port: int,
+    is_guarded: bool,
     progress: Progress,
     stop: asyncio.Task[object],
 ) -> Served | None:
+    url = f"http://{_reachable(plan.host)}:{port}"
     pause_s = FIRST_LOOK_S
     async with connect_backend(url, model=plan.served_name, api_key=plan.api_key) as client:
         while True:
@@ -213,10 +243,12 @@ async def _answering(
             if look.result().alive:
                 break
             if time.monotonic() - child.started_s > hosting.start_timeout_s:
-                raise ServerDidNotStart(f"no answer within {hosting.start_timeout_s:g} s (start_timeout_s); {_told(child)}")
+                raise ServerDidNotStart(f"no answer within {hosting.start_timeout_s:g} s (start_timeout_s); {_end_of(child)}")
             await asyncio.wait((stop, ended), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
             pause_s = min(LONGEST_LOOK_S, pause_s * 1.5)
         progress.look()
+        if is_guarded:
+            await _refuse_open_routes(url, child)
         progress.say("first token")  # takes seconds: what is compiled or loaded late is so before anybody counts on it
         try:
             caps = await _or_stop(client.probe(), stop)
@@ -225,9 +257,36 @@ async def _answering(
             if hosting.label:
                 await client.control.set_version(hosting.label)
         except ModelError as error:
-            raise ServerDidNotStart(f"it answers, but not as it should: {error}\n{_told(child)}") from error
-    state_file = hosting.state_file or hosting.logs.parent / f"{url.rpartition(':')[2]}.json"
-    return Served(url=url, model=caps.model, caps=caps, log=child.log, state_file=state_file, took_s=time.monotonic() - child.started_s)
+            raise ServerDidNotStart(f"it answers, but not as it should: {error}\n{_end_of(child)}") from error
+    return Served(
+        url=f"http://{_told(plan.host)}:{port}",
+        own_url=url,
+        model=caps.model,
+        caps=caps,
+        log=child.log,
+        state_file=hosting.state_file or hosting.states / f"{port}.json",
+        took_s=time.monotonic() - child.started_s,
+    )
+
+
+async def _refuse_open_routes(url: str, child: Child) -> None:
+    """A server that does not load the guard it was given would be open to everybody who reaches it.
+
+    Raises:
+        ServerDidNotStart: it answers without a key, or not at all.
+    """
+    async with Exchange(url) as stranger:
+        try:
+            answer: object = await stranger.get("/is_paused", parse=False)
+        except Refused as refusal:
+            if refusal.status == HTTPStatus.UNAUTHORIZED:
+                return
+            answer = refusal
+        except ModelError as error:
+            raise ServerDidNotStart(f"it answers, but not as it should: {error}\n{_end_of(child)}") from error
+    raise ServerDidNotStart(
+        f"it answers without its key ({answer!s:.80}), so it does not load the guard (--middleware): without a key it may serve on loopback"
+    )
 
 
 async def _or_stop(call: Awaitable[Caps], stop: asyncio.Task[object]) -> Caps | None:
@@ -239,46 +298,6 @@ async def _or_stop(call: Awaitable[Caps], stop: asyncio.Task[object]) -> Caps | 
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
     return None
-
-
-class Progress:
-    """Milestones of a start, read off the server's log as it grows.
-
-    Args:
-        started_s: by the monotonic clock.
-    """
-
-    def __init__(self, log: Path, say: Say, *, started_s: float) -> None:
-        self._log = log
-        self._say = say
-        self._started_s = started_s
-        self._read = 0
-        self._last = ""
-
-    def look(self) -> None:
-        """Tell the newest milestone that has come since the last look."""
-        with contextlib.suppress(FileNotFoundError), self._log.open("rb") as file:
-            file.seek(self._read)
-            new = file.read()
-            self._read += len(new)
-            if found := milestone(new.decode("utf-8", "replace")):
-                self.say(found)
-
-    def say(self, text: str) -> None:
-        """Tell it, once, with the seconds since the start."""
-        if text != self._last:
-            self._last = text
-            self._say(f"  {time.monotonic() - self._started_s:4.0f} s  {text}")
-
-
-def milestone(log: str) -> str:
-    """The last milestone in a piece of a log; empty when there is none."""
-    found: tuple[int, str] = (-1, "")
-    for pattern, text in _MILESTONES:
-        for match in re.finditer(pattern, log):
-            if match.start() > found[0]:
-                found = (match.start(), match.expand(text))
-    return found[1]
 
 
 def take_port(host: str, port: int) -> int:
@@ -303,35 +322,14 @@ def _reachable(host: str) -> str:
     return f"[{own}]" if ":" in own else own
 
 
+def _told(host: str) -> str:
+    """Where others reach it: by the machine's name when it listens on every address."""
+    return socket.gethostname() if host in ("0.0.0.0", "::") else _reachable(host)
+
+
 def _explained(child: Child, hosting: Hosting) -> str:
-    return f"{why_it_ended(child.log.read_text(encoding='utf-8', errors='replace'), child.exit_code)}\n{_told(child)}"
+    return f"{why_it_ended(child.log.read_text(encoding='utf-8', errors='replace'), child.exit_code)}\n{_end_of(child)}"
 
 
-def _told(child: Child) -> str:
+def _end_of(child: Child) -> str:
     return f"the end of its log, {child.log}:\n{log_tail(child.log)}"
-
-
-def _write_state(served: Served, vllm: VllmInstallation) -> None:
-    content = {
-        "url": served.url,
-        "model": served.model,
-        "max_model_len": served.caps.max_model_len,
-        "logprobs_mode": served.caps.logprobs_mode,
-        "vllm": vllm.version,
-        "pid": os.getpid(),
-        "machine": socket.gethostname(),
-        "log": str(served.log),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    make_folder(served.state_file.parent)
-    draft = served.state_file.with_suffix(f".{os.getpid()}")
-    draft.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
-    draft.replace(served.state_file)
-
-
-def _remove_state(path: Path) -> None:
-    """Only our own: another server may have written its address over ours."""
-    with contextlib.suppress(FileNotFoundError, orjson.JSONDecodeError, KeyError):
-        content = orjson.loads(path.read_bytes())
-        if (content["pid"], content["machine"]) == (os.getpid(), socket.gethostname()):
-            path.unlink()

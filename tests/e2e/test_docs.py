@@ -136,12 +136,15 @@ def test_the_page_of_commands_shows_each_option_once_at_least() -> None:
 
 def test_each_command_of_the_launcher_that_is_shown_exists(command: Command) -> None:
     helped, of_nodes = command("ops.demo", "--help").stdout, command("ops.cli", "node", "run", "--help").stdout
+    of_servers = command("ops.cli", "llm", "node", "--help").stdout
     for place, words in shown_commands("./ops/launch"):
         match words:
             case ["demo", *options]:
                 assert all(option in helped for option in options if option.startswith("--")), (place, words)
             case ["node", *options]:
                 assert all(option in of_nodes for option in options if option.startswith("--")), (place, words)
+            case ["llm", *options]:
+                assert all(option in of_servers for option in options if option.startswith("--")), (place, words)
             case ["test", *rest]:
                 known = {"--quick", "--system-packages", *(step.name for step in checks.STEPS), "STEP"}
                 assert set(rest) <= known, (place, words)

@@ -131,6 +131,18 @@ def test_a_key_is_read_from_its_file_and_guards_generation(serve: Serve, home: P
     with pytest.raises(Exception, match="401"):
         asyncio.run(ask("wrong"))
     assert not [line for line in processes_of(home) if "s3cret" in line]
+    assert asyncio.run(is_alive(said["url"])) is False, "no route is open without the key"
+
+
+def test_a_server_that_answers_without_its_key_is_ended(serve: Serve, home: Path) -> None:
+    """Its routes that load weights would be open: a vLLM that takes the guard and does not load it."""
+    (home / "model.key").write_text("s3cret\n")
+
+    process = serve("--key-file", str(home / "model.key"), PRETEND_OPEN="yes")
+
+    assert process.wait(30) == 2
+    assert "it answers without its key" in _rest(process.stderr)
+    assert not processes_of(home)
 
 
 def test_a_start_that_fails_says_why_and_what_to_do(serve: Serve, home: Path) -> None:

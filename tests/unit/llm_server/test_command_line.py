@@ -11,7 +11,7 @@ import pytest
 from ops.llm_server.command_line import ServePlan, build_command, default_name, is_loopback, shown
 from ops.llm_server.failures import PORT_TAKEN, why_it_ended
 from ops.llm_server.installation import VllmInstallation
-from ops.llm_server.serving import milestone
+from ops.llm_server.progress import milestone
 from pipeline.errors import InvalidRequest
 
 FLAGS = frozenset(
@@ -20,6 +20,7 @@ FLAGS = frozenset(
         *("--enable-prompt-tokens-details", "--enable-prefix-caching", "--enable-request-id-headers", "--enable-server-load-tracking"),
         *("--disable-uvicorn-access-log", "--dtype", "--max-model-len", "--no-enable-chunked-prefill", "--max-num-batched-tokens"),
         *("--max-num-seqs", "--block-size", "--kv-cache-memory-bytes", "--enforce-eager", "--logits-processors"),
+        *("--middleware", "--tensor-parallel-size"),
     }
 )
 VLLM = VllmInstallation(
@@ -95,10 +96,59 @@ def test_a_key_is_in_the_environment_and_nowhere_else(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "asked", "has"), [("127.0.0.1", None, "1"), ("10.0.0.7", None, "0"), ("10.0.0.7", True, "1"), ("::1", False, "0")]
+    ("host", "key", "asked", "has"),
+    [
+        ("127.0.0.1", "", None, "1"),
+        ("10.0.0.7", "", None, "0"),
+        ("10.0.0.7", "k", None, "1"),
+        ("10.0.0.7", "k", True, "1"),
+        ("10.0.0.7", "k", False, "0"),
+        ("::1", "", False, "0"),
+    ],
 )
-def test_routes_for_training_are_there_on_loopback_and_where_asked_for(model: Path, host: str, asked: bool | None, has: str) -> None:
-    assert build_command(a_plan(model, host=host, dev_mode=asked), VLLM, port=1).environment["VLLM_SERVER_DEV_MODE"] == has
+def test_routes_for_training_are_there_on_loopback_and_behind_a_key(model: Path, host: str, key: str, asked: bool | None, has: str) -> None:
+    command = build_command(a_plan(model, host=host, api_key=key, dev_mode=asked), VLLM, port=1)
+
+    assert command.environment["VLLM_SERVER_DEV_MODE"] == has
+    assert ("--middleware" in command.arguments) == bool(key)
+
+
+def test_routes_for_training_are_never_open_to_others(model: Path) -> None:
+    """vLLM's own key does not guard them."""
+    older = replace(VLLM, version="0.5.0", flags=FLAGS - {"--middleware"})
+
+    assert build_command(a_plan(model, host="10.0.0.7", api_key="k"), older, port=1).environment["VLLM_SERVER_DEV_MODE"] == "0"
+    with pytest.raises(InvalidRequest, match="--key-file guards them"):
+        build_command(a_plan(model, host="10.0.0.7", dev_mode=True), VLLM, port=1)
+    with pytest.raises(InvalidRequest, match=r"vLLM 0\.5\.0 cannot guard them by a key"):
+        build_command(a_plan(model, host="10.0.0.7", dev_mode=True, api_key="k"), older, port=1)
+
+
+def test_a_server_of_two_gpus_of_a_node_is_started_like_this(model: Path) -> None:
+    """The whole command: each flag as vLLM 0.31 to 0.33 has it, what is secret in the environment."""
+    plan = ServePlan(model=str(model), served_name="policy", host="10.0.0.7", api_key="s3cret", gpus=("2", "3"), extra=("--seed", "1"))
+
+    command = build_command(plan, replace(VLLM, device="cuda"), port=8000)
+
+    assert command.arguments == (
+        *("/opt/vllm/bin/python", "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(model)),
+        *("--host", "10.0.0.7", "--port", "8000", "--served-model-name", "policy"),
+        *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-scale-out"),
+        *("--enable-prompt-tokens-details", "--enable-prefix-caching", "--enable-request-id-headers", "--enable-server-load-tracking"),
+        *("--disable-uvicorn-access-log", "--middleware", "key_guard.KeyOnEveryRoute", "--tensor-parallel-size", "2", "--seed", "1"),
+    )
+    guard = Path(command.environment["PYTHONPATH"], "key_guard.py")
+    assert guard.is_file()
+    assert command.environment == {
+        "CUDA_VISIBLE_DEVICES": "2,3",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(guard.parent),
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_API_KEY": "s3cret",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
+    }
 
 
 def test_requests_dictate_only_where_that_was_asked_for(model: Path) -> None:

@@ -46,6 +46,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--routed-experts", type=experts_of, metavar="LAYERS,TOP_K,EXPERTS", help="make up such experts and send them")
     add("--max-running", type=int, default=server.max_running)
     add("--api-key-file", type=Path, help="file that holds the key which guards /v1 and /inference")
+    add("--key-on-every-route", action="store_true", help="the key guards all others, too")
     add("--first-token-ms", type=float, default=latency.first_token_s * 1000)
     add("--per-token-ms", type=float, default=latency.per_token_s * 1000)
     add("--latency-sigma", type=float, default=latency.sigma)
@@ -76,6 +77,7 @@ def build(arguments: argparse.Namespace) -> ScriptedServer:
         routed_experts=arguments.routed_experts,
         weights=arguments.weights,
         api_key=arguments.api_key_file.read_text(encoding="utf-8").strip() if arguments.api_key_file else "",
+        key_on_every_route=arguments.key_on_every_route,
         latency=Latency(
             first_token_s=arguments.first_token_ms / 1000,
             per_token_s=arguments.per_token_ms / 1000,

@@ -53,6 +53,8 @@ class ServerOptions:
     """0 = each answer closes its connection."""
     api_key: str = field(default="", repr=False)
     """Guards `/v1` and `/inference` only, as in vLLM; on SGLang's wire all but health and metrics."""
+    key_on_every_route: bool = False
+    """As a vLLM with a guard in front (`ops/llm_server/inside_vllm/key_guard.py`)."""
     routed_experts: RoutedExperts | None = None
     """The experts that it makes up (`made_up_experts`), as servers with `--enable-return-routed-experts` send them; None = it has none."""
     images: bool = False

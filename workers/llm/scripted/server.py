@@ -146,7 +146,8 @@ class ModelServer(Generic[E]):
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         key = self.options.api_key
-        if key and self.routes.is_guarded(request.path) and request.headers.get("authorization") != f"Bearer {key}":
+        is_guarded = self.options.key_on_every_route or self.routes.is_guarded(request.path)
+        if key and is_guarded and request.headers.get("authorization") != f"Bearer {key}":
             return answer_json(self.routes.error("Unauthorized", "AuthenticationError", 401), 401)
         if request.path not in self.routes.generation:
             fault = self.faults.take(request.path)

@@ -6,7 +6,6 @@ a scrape ──▶ leader? ──▶ a look that is younger than GOOD_S, or a ne
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,8 @@ from ops.metrics.leadership import Leadership
 from ops.metrics.listener import listening
 from ops.metrics.queue import say_facts, say_judgement
 from ops.metrics.settings import MetricsSettings
-from ops.metrics.targets import target_file
+from ops.metrics.targets import TargetFile
+from ops.node.beside import beside
 from ops.status.facts import Facts, read_facts
 from ops.status.judging import judge
 from ops.status.reach import PATIENCE_S, reached, settings_of_server, while_it_answers
@@ -47,15 +47,12 @@ async def serve(metrics: MetricsSettings, queue: QueueSettings, shutdown: Shutdo
         exporter.leadership.url = url
         await exporter.leadership.look()
         name = f"{_machine()}-{metrics.port}" if metrics.port else _machine()
-        with target_file(metrics, queue.namespace, "exporter", name, url) as file:
-            announce(url, file)
-            keeping = asyncio.create_task(exporter.leadership.run(), name="exporter-key")
-            try:
-                await shutdown.stop.wait()
-            finally:
-                keeping.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await keeping
+        target = TargetFile(metrics, queue.namespace, "exporter", name)
+        target.write(url)
+        announce(url, target.path)
+        async with beside(exporter.leadership.run()):
+            await shutdown.stop.wait()
+        target.remove()
         await exporter.leadership.leave()
 
 

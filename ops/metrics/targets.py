@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -21,39 +19,49 @@ log = structlog.get_logger(__name__)
 EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
-@contextlib.contextmanager
-def target_file(settings: MetricsSettings, namespace: str, part: Literal["exporter", "node"], name: str, url: str) -> Iterator[Path | None]:
-    """Says where a listener is. The file is written whole or not at all, and taken away when the block ends without an error.
+class TargetFile:
+    """Says where a listener is. Written whole or not at all; its next life replaces it.
 
     Args:
-        name: by which its next life replaces the file: of the node, or of the machine (and port) that the exporter is on.
-        url: that it answers on.
-
-    Raises:
-        InvalidRequest: it cannot be written.
+        name: of the node, or of the machine (and port) that the exporter is on.
     """
-    if settings.targets_dir is None:
-        yield None
-        return
-    path = settings.targets_dir / f"rollstream-{namespace}-{part}-{name}.json"
-    labels = {"rollstream": part, "namespace": namespace, **({"node": name} if part == "node" else {})}
-    content = orjson.dumps([{"targets": [target(url)], "labels": labels}]) + b"\n"
-    try:
-        settings.targets_dir.mkdir(parents=True, exist_ok=True)
-        _write(path, content)
-    except OSError as error:
-        raise InvalidRequest(
-            f"{path} cannot be written: {error.strerror or error}. Choose another folder, or none", field="metrics.targets_dir"
-        ) from None
-    log.info("target_written", file=str(path), url=url)
-    yield path
-    try:
-        if path.read_bytes() == content:  # else another has the name by now
-            path.unlink()
-    except FileNotFoundError:
-        pass  # somebody took it away
-    except OSError as error:
-        log.warning("target_not_removed", file=str(path), error=str(error), do="remove it: Prometheus takes it for a process that is gone")
+
+    def __init__(self, settings: MetricsSettings, namespace: str, part: Literal["exporter", "node"], name: str) -> None:
+        folder = settings.targets_dir
+        self.path = None if folder is None else folder / f"rollstream-{namespace}-{part}-{name}.json"
+        self._labels = {"rollstream": part, "namespace": namespace, **({"node": name} if part == "node" else {})}
+        self._content = b""
+
+    def write(self, url: str) -> None:
+        """When the listener answers at `url`.
+
+        Raises:
+            InvalidRequest: it cannot be written.
+        """
+        if self.path is None:
+            return
+        self._content = orjson.dumps([{"targets": [target(url)], "labels": self._labels}]) + b"\n"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _write(self.path, self._content)
+        except OSError as error:
+            raise InvalidRequest(
+                f"{self.path} cannot be written: {error.strerror or error}. Choose another folder, or none", field="metrics.targets_dir"
+            ) from None
+        log.info("target_written", file=str(self.path), url=url)
+
+    def remove(self) -> None:
+        """When the listener ends as planned. One that another has written meanwhile stays."""
+        if self.path is None or not self._content:
+            return
+        try:
+            if self.path.read_bytes() == self._content:
+                self.path.unlink()
+        except FileNotFoundError:
+            pass  # somebody took it away
+        except OSError as error:
+            do = "remove it: Prometheus takes it for a process that is gone"
+            log.warning("target_not_removed", file=str(self.path), error=str(error), do=do)
 
 
 def target(url: str) -> str:

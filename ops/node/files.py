@@ -1,6 +1,7 @@
 """What a launcher keeps on its machine: the lock of its node's name, and notes of what it started, for whoever comes after its death.
 
     RUN/nodes/<namespace>.<node>.lock    flock of the launcher; holds its boot
+    RUN/nodes/<namespace>.<node>.measures/  what its processes count (ops/metrics/node.py)
     RUN/nodes/<namespace>.<node>.json    launcher and children: number, start time; boot of the machine
     RUN/nodes/<namespace>.<node>.password    that of Redis, when the launcher was given it in an address
 
@@ -149,6 +150,11 @@ class NodeFiles:
     def remove_note(self) -> None:
         """When nothing of it runs any more. The lock's file stays: another may wait for it by now."""
         self._path("json").unlink(missing_ok=True)
+
+    @property
+    def measures(self) -> Path:
+        """Folder for what its processes count."""
+        return self._path("measures")
 
     @property
     def password_file(self) -> Path:

@@ -23,6 +23,8 @@ from ops.child_processes import Child, ChildProcesses
 from ops.logs.keeper import LogKeeper
 from ops.logs.places import NODE_LOG, scratch_folder, warnings_log
 from ops.logs.reading import last_words
+from ops.metrics.node_listener import NodeListener
+from ops.metrics.settings import MetricsSettings
 from ops.node.beside import beside, until_clock
 from ops.node.files import FOLDER, NodeFiles, NodeTaken
 from ops.node.handover import address_for_children
@@ -139,6 +141,14 @@ class Launcher:
         )
         self._has_lost_name = False
         self._supervision: Supervision | None = None
+        self._metrics = NodeListener(
+            MetricsSettings.load(config),
+            settings.metrics_port,
+            queue.namespace,
+            settings.node_name,
+            files.measures,
+            lambda: () if self._supervision is None else self._supervision.processes,
+        )
         self._membership = Membership(
             NodeScripts(client, queue.namespace),
             settings.node_name,
@@ -155,14 +165,15 @@ class Launcher:
         Raises:
             NodeTaken, StoppedWhileWaiting: nothing was started.
         """
-        await self._membership.take(self._files.dead_boot, self._shutdown.stop)
-        with LogKeeper(self._node_log, warnings_log(self._folders, self._settings.node_name)):
-            return await self._run()
+        async with self._metrics:
+            await self._membership.take(self._files.dead_boot, self._shutdown.stop)
+            with LogKeeper(self._node_log, warnings_log(self._folders, self._settings.node_name)):
+                return await self._run()
 
     async def _run(self) -> int:
         if ended := await asyncio.to_thread(self._files.end_predecessor):
             log.warning("predecessor_cleaned_up", ended=ended, what="a launcher of this node was killed, and these outlived it")
-        with ChildProcesses(self._logs, self._environment) as children:
+        with ChildProcesses(self._logs, {**self._environment, **self._metrics.begin()}) as children:
             policy = RestartPolicy(crashes=self._settings.crashes)
             self._supervision = supervision = Supervision(children, policy, on_change=self._on_change, said_by=self._said_by)
             if self._has_service:
@@ -186,6 +197,8 @@ class Launcher:
             if killed:
                 self._now.why = f"{self._now.why or 'told to end'}; killed: {', '.join(killed)}"
         self._files.remove_note()
+        if failed is None:
+            self._metrics.end()
         await self._membership.beat(leaving=True)
         log.info("node_ended", node=self._settings.node_name, state=self._now.state, why=self._now.why)
         if failed is not None:
@@ -322,6 +335,7 @@ class Launcher:
             log.warning(
                 "note_not_written", error=str(error), what="after a kill -9 of this launcher its successor ends less of what is left"
             )
+        self._metrics.on_change()
         self._membership.tell()
 
     def _said_by(self, child: Child) -> str:
@@ -338,6 +352,7 @@ class Launcher:
             "backend": now.backend,
             "classes": ",".join(now.classes),
             "degraded": redact_text(now.degraded),
+            "metrics": self._metrics.url,
             **now.free,
         }
         for stage in Stage:

@@ -49,6 +49,8 @@ class NodeSettings(TableSettings):
     """A log of the node that is as large is renamed, and a new one begun."""
     log_files: int = Field(default=8, ge=2, le=MOST_FILES)
     """Of them the newest stay."""
+    metrics_port: int = Field(default=0, ge=-1, le=65_535)
+    """Where the launcher answers `/metrics`; 0 = a free one, -1 = nowhere."""
 
     @field_validator("init", "run", "eval", mode="before")
     @classmethod

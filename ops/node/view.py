@@ -70,6 +70,8 @@ def as_text(view: NodeView) -> list[str]:
         lines.append(f"disks     {scratch / GIB:,.1f} GiB free for scratch, {images / GIB:,.1f} GiB for images")
     if (skew := view.skew_ms) is not None and abs(skew) > 2000:
         lines.append(f"clock     {abs(skew) / 1000:.1f} s {'ahead of' if skew > 0 else 'behind'} Redis")
+    if said.get("metrics"):
+        lines.append(f"metrics   {said['metrics']}")
     for each in view.processes:
         lines.append(f"process   {each.name} {each.state}, pid {each.pid}")
     if said.get("crash.name"):

@@ -15,7 +15,7 @@ import pytest
 from ops.metrics.definitions import CONTENT_TYPE
 from ops.metrics.listener import HEAD_BYTES, listening
 from ops.metrics.settings import MetricsSettings
-from ops.metrics.targets import target_file
+from ops.metrics.targets import TargetFile
 from pipeline.errors import InvalidRequest
 from pipeline.settings import QueueSettings
 from tests.integration.metrics.scraping import get, samples
@@ -89,29 +89,23 @@ async def test_an_address_that_is_taken_is_said() -> None:
                 pass
 
 
-def test_a_target_file_is_there_while_it_listens_and_stays_when_it_failed(tmp_path: Path) -> None:
+def test_a_target_file_is_whole_and_only_its_writer_takes_it_away(tmp_path: Path) -> None:
     settings = MetricsSettings(targets_dir=tmp_path / "new" / "targets")
+    mine, other = (TargetFile(settings, "rs", "node", "gpu7") for _ in range(2))
+    assert mine.path is not None
 
-    with target_file(settings, "rs", "node", "gpu7", "http://127.0.0.1:99") as planned:
-        assert planned is not None
-        found = orjson.loads(planned.read_bytes())
-        beside = sorted(path.name for path in planned.parent.iterdir())
-    with pytest.raises(RuntimeError), target_file(settings, "rs", "node", "gpu8", "http://127.0.0.1:98"):
-        raise RuntimeError("a crash")
+    mine.write("http://127.0.0.1:99/metrics")
+    found = orjson.loads(mine.path.read_bytes())
+    beside = sorted(path.name for path in mine.path.parent.iterdir())
+    other.write("http://127.0.0.1:98/metrics")
+    mine.remove()
+    still_there = mine.path.exists()
+    other.remove()
+    other.remove()
 
     assert found == [{"targets": ["127.0.0.1:99"], "labels": {"rollstream": "node", "namespace": "rs", "node": "gpu7"}}]
     assert beside == ["rollstream-rs-node-gpu7.json"]
-    assert [path.name for path in planned.parent.iterdir()] == ["rollstream-rs-node-gpu8.json"]
-
-
-def test_a_target_file_that_another_has_replaced_is_his(tmp_path: Path) -> None:
-    settings = MetricsSettings(targets_dir=tmp_path)
-
-    with target_file(settings, "rs", "node", "gpu7", "http://127.0.0.1:1") as path:
-        assert path is not None
-        path.write_text("[]")
-
-    assert path.read_text() == "[]"
+    assert (still_there, mine.path.exists()) == (True, False)
 
 
 @pytest.mark.one_server

@@ -1,0 +1,76 @@
+"""What a launcher makes of the files of its processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from ops.metrics.node import NodeMetrics
+from ops.node.supervision import Process
+from pipeline.messages import Stage
+from tests.integration.metrics.scraping import samples
+from workers.stages.measures import FILE_SUFFIX, kept_measures
+
+
+@dataclass
+class Stands:
+    """As much of a process as is asked for."""
+
+    pid: int
+    runs: bool = True
+    state: str = "up"
+
+
+def a_process(folder: Path, pid: int, *, claims: int, busy: int) -> Stands:
+    """Its file, as it would be there after such a life."""
+    measures = kept_measures(Stage.RUN, folder, f"run-{pid}")
+    measures.slots.add(4)
+    measures.busy_slots.add(busy)
+    measures.claims.add(claims)
+    for _ in range(claims):
+        measures.turn_seconds.observe(0.2)
+    (made,) = folder.glob(f"run-{pid}.*{FILE_SUFFIX}")
+    made.rename(folder / f"run-{pid}.{pid}{FILE_SUFFIX}")
+    return Stands(pid)
+
+
+def said(metrics: NodeMetrics, *processes: Stands) -> tuple[float, ...]:
+    found = samples(metrics.text([cast(Process, each) for each in processes]))
+    names = ('claims_total{stage="run"}', "turn_seconds_count", 'slots{stage="run"}', 'busy_slots{stage="run"}')
+    return tuple(found[f"rollstream_worker_{name}"] for name in names)
+
+
+def test_what_a_killed_process_did_stays_done_and_it_has_no_slots_any_more(tmp_path: Path) -> None:
+    folder = tmp_path / "measures"
+    with NodeMetrics("n1", folder) as metrics:
+        first, second = a_process(folder, 11, claims=3, busy=2), a_process(folder, 12, claims=5, busy=1)
+        both = said(metrics, first, second)
+        first.runs, first.state = False, "waiting"
+        one_killed = said(metrics, first, second)
+        again = said(metrics, first, second)
+        successor = a_process(folder, 13, claims=1, busy=0)
+        metrics.forget_ended({12, 13})
+        renewed = said(metrics, successor, second)
+
+        assert (both, one_killed, again, renewed) == ((8, 8, 8, 3), (8, 8, 4, 1), (8, 8, 4, 1), (9, 9, 8, 1))
+        assert sorted(path.name.split(".")[1] for path in folder.iterdir()) == ["12", "13"]
+    assert not folder.exists()
+
+
+def test_what_an_earlier_launcher_left_is_not_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "measures"
+    left = a_process(folder, 11, claims=3, busy=2)
+
+    with NodeMetrics("n1", folder) as metrics:
+        assert said(metrics, left) == (0, 0, 0, 0)
+
+
+def test_a_file_that_is_none_stops_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "measures"
+    with NodeMetrics("n1", folder) as metrics:
+        well = a_process(folder, 11, claims=3, busy=2)
+        (folder / f"run-1.12{FILE_SUFFIX}").write_bytes(b"of another version")
+        (folder / f"run-1.dead{FILE_SUFFIX}").write_bytes(b"")
+
+        assert said(metrics, well, Stands(12)) == (3, 3, 4, 2)

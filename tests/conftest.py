@@ -12,6 +12,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import redis
@@ -25,6 +26,7 @@ from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
 from pipeline.testing.servers import Persistence, PrivateServer, ServerKind, found_servers
 from tests.longest_first import Length, longest_first
+from tests.secret_words import end_of_watch, files_with_secrets, masked, words_in
 from tests.vllm_server import VllmServer, serving
 
 REQUIRE_VARIABLE = "ROLLSTREAM_REQUIRE_SERVERS"
@@ -70,6 +72,28 @@ def _limit_s(item: pytest.Item, usual_s: float) -> float:
     if marker is None or item.get_closest_marker("vllm") is not None:  # a real vLLM is seldom there, and then they are left out at once
         return usual_s
     return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test whose output, log or failure has a secret of a test in it fails, whatever else it was."""
+    report = yield
+    shown = "\n".join([report.longreprtext, *(text for _, text in report.sections)])
+    if words_in(shown):
+        report.outcome, report.longrepr = "failed", f"secrets of the test are in what it shows:\n{masked(shown)}"
+        report.sections.clear()
+    return report
+
+
+@pytest.fixture(autouse=True)
+def no_secret_in_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No secret that the test took stands in a command line or an environment, or in a log of its folder."""
+    folder: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    found = end_of_watch()
+    if folder is not None:
+        found += files_with_secrets(folder, logs_only=True)
+    assert not found, "\n".join(found)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 from ops.doctor import machine, server, serving
-from ops.doctor.finding import Finding, Grade, fail
+from ops.doctor.finding import Finding, Grade, fail, note
 from ops.status.reach import reached, settings_of_server
 from ops.status.trouble import Unreached
 from ops.status.verdict import one_line
 from pipeline.errors import RollstreamError
 from pipeline.folders import Folders
 from pipeline.logs import redact_text
+from pipeline.redis_address import take_out_credentials
 from pipeline.redis_client import AsyncClient
 from pipeline.settings import QueueSettings
 from workers.sandbox.service.settings import SandboxSettings
@@ -50,14 +51,18 @@ async def examine(settings: QueueSettings, *, config: Path | None, key_file: Pat
 
 
 async def _redis(settings: QueueSettings, key_file: Path | None) -> list[Finding]:
+    told = list[Finding]()
+    if take_out_credentials(settings.redis_url).password:
+        what = "there is a password in redis_url, where environments are dumped and files are shown"
+        told.append(note("redis.address", what, "put it into a file of mode 600, and name that in redis_password_file"))
     try:
         found = settings_of_server(settings)
         async with reached(found) as client:
-            return [finding for part in await asyncio.gather(*_of_server(client, found, key_file)) for finding in part]
+            return [*told, *(finding for part in await asyncio.gather(*_of_server(client, found, key_file)) for finding in part)]
     except Unreached as error:
         trouble = error.trouble
         do = "mend what it says, or ROLLSTREAM_REDIS_URL and its password file: rollstream config show --origin"
-        return [fail("redis", f"{trouble.cause}: {one_line(trouble.what)}", do)]
+        return [*told, fail("redis", f"{trouble.cause}: {one_line(trouble.what)}", do)]
 
 
 def _of_server(client: AsyncClient, settings: QueueSettings, key_file: Path | None) -> list[asyncio.Task[list[Finding]]]:

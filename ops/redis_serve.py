@@ -16,6 +16,7 @@ import ipaddress
 import json
 import os
 import selectors
+import shlex
 import signal
 import socket
 import sys
@@ -230,10 +231,9 @@ class RedisService:
             "on each machine:",
         ]
         if settings.with_passwords:
+            file = shlex.quote(str(password_file(settings.shared_dir, "worker")))
             lines += [
-                f"  export ROLLSTREAM_REDIS_URL=redis://{place}/0",
-                "  export ROLLSTREAM_REDIS_USER=worker",
-                f"  export ROLLSTREAM_REDIS_PASSWORD_FILE={password_file(settings.shared_dir, 'worker')}",
+                f"  export ROLLSTREAM_REDIS_URL=redis://{place}/0 ROLLSTREAM_REDIS_USER=worker ROLLSTREAM_REDIS_PASSWORD_FILE={file}",
                 f"users: {', '.join(self._passwords)}; each has its password in {settings.shared_dir}/<user>.password",
             ]
         else:

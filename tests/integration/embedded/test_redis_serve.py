@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import stat
@@ -114,7 +115,8 @@ def start(place: Place) -> Iterator[Start]:
 def test_it_says_how_to_connect_and_what_it_says_works(start: Start) -> None:
     service = start()
     lines = service.says().splitlines()
-    settings = dict(line.removeprefix("  export ").split("=", 1) for line in lines if line.startswith("  export "))
+    (exported,) = (line.removeprefix("  export ") for line in lines if line.startswith("  export "))
+    settings = dict(word.split("=", 1) for word in shlex.split(exported))
 
     password = Path(settings["ROLLSTREAM_REDIS_PASSWORD_FILE"]).read_text().strip()
     client = redis.Redis.from_url(

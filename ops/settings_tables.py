@@ -9,6 +9,7 @@ from ops.housekeeping.settings import HousekeepingSettings
 from ops.llm_server.settings import VllmSettings
 from ops.metrics.settings import MetricsSettings
 from ops.node.settings import NodeSettings
+from ops.plan.settings import PlanSettings
 from pipeline.blobs import BlobSettings
 from pipeline.settings import QueueSettings, TableSettings
 from workers.graders.gym import GymSettings
@@ -32,5 +33,6 @@ TABLES: Mapping[str, type[TableSettings]] = {
         SandboxSettings,
         ImageSettings,
         HousekeepingSettings,
+        PlanSettings,
     )
 }

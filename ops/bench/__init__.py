@@ -32,6 +32,8 @@ BENCHMARKS = {
     "cancel": Benchmark("ops.bench.cancel_bench", "how fast a cancel of 256 running jobs is"),
     "concurrency": Benchmark("ops.bench.concurrency_bench", "adaptive concurrency against fixed slots, on modelled engines"),
     "routing": Benchmark("ops.bench.routing_bench", "which server a job gets, against other policies, on modelled servers"),
+    "scaling": Benchmark("ops.bench.scaling_bench", "what a job costs Redis with 64 to 1,024 RUN slots on 16 simulated nodes"),
+    "nodes": Benchmark("ops.bench.nodes_bench", "what three nodes do more than one, and what the loss of one costs"),
     "leases": Benchmark("ops.bench.leases_bench", "the cost of keeping 10,000 leases"),
     "memory": Benchmark("ops.bench.memory_bench", "what 20,000 acknowledged jobs leave in Redis"),
 }

@@ -19,6 +19,7 @@ from ops.cli import (
     llm,
     metrics,
     node,
+    plan,
     queue,
     redis,
     run,
@@ -76,4 +77,5 @@ app.command("eval", help="A model on a file of problems: pass@k, resumable.")(ev
 app.command("status", help="What is wrong, why, and what to do: verdict, cause, next command.")(status.status)
 app.command("doctor", help="What this machine, its settings and its Redis are fit for, and what to do.")(doctor.doctor)
 app.command("top", help="A live view of the pipeline.")(top.top)
+app.command("plan", help="How much a goal needs: slots, nodes, model servers, Redis.")(plan.plan)
 app.command("bench", help="Benchmarks: list and run.")(bench.bench)

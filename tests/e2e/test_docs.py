@@ -27,6 +27,7 @@ from ops.launcher import checks
 from ops.llm_server.settings import VllmSettings
 from ops.metrics.settings import MetricsSettings
 from ops.node.settings import NodeSettings
+from ops.plan.settings import PlanSettings
 from pipeline.blobs import BlobSettings
 from pipeline.codec import encode
 from pipeline.keys import Keys
@@ -264,6 +265,7 @@ def shown_default(value: object) -> str:
         ("Sandboxes", SandboxSettings, {}),
         ("Images", ImageSettings, {}),
         ("The housekeeping queue", HousekeepingSettings, {}),
+        ("A plan", PlanSettings, {}),
     ],
 )
 def test_the_page_of_settings_agrees_with_the_models(heading: str, model: type[BaseModel], own_words: dict[str, str]) -> None:
@@ -291,6 +293,7 @@ def test_each_variable_of_the_environment_is_explained_and_exists() -> None:
     built |= {f"ROLLSTREAM_SANDBOX_{name.upper()}" for name in SandboxSettings.model_fields}
     built |= {f"ROLLSTREAM_IMAGE_{name.upper()}" for name in ImageSettings.model_fields}
     built |= {f"ROLLSTREAM_HOUSEKEEPING_{name.upper()}" for name in HousekeepingSettings.model_fields}
+    built |= {f"ROLLSTREAM_PLAN_{name.upper()}" for name in PlanSettings.model_fields}
     in_sources = set(re.findall(r"ROLLSTREAM_[A-Z0-9_]*[A-Z0-9]\b", sources(*PACKAGES, "tests/contract", "tests/integration"))) | built
     in_sources |= set(
         re.findall(r"ROLLSTREAM_[A-Z_]*[A-Z]\b", (ROOT / "tests/conftest.py").read_text() + (ROOT / "ops/launch").read_text())

@@ -26,7 +26,7 @@ from pipeline.scripts import Scripts
 from pipeline.settings import QueueSettings
 from pipeline.testing.servers import Persistence, PrivateServer, ServerKind, found_servers
 from tests.longest_first import Length, longest_first
-from tests.secret_words import end_of_watch, files_with_secrets, masked, words_in
+from tests.secret_words import begin_of_test, end_of_test, files_with_secrets, masked, words_in
 from tests.vllm_server import VllmServer, serving
 
 REQUIRE_VARIABLE = "ROLLSTREAM_REQUIRE_SERVERS"
@@ -89,8 +89,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def no_secret_in_processes(request: pytest.FixtureRequest) -> Iterator[None]:
     """No secret that the test took stands in a command line or an environment, or in a log of its folder."""
     folder: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    begin_of_test(watches=hasattr(request.module, "a_secret"))
     yield
-    found = end_of_watch()
+    found = end_of_test()
     if folder is not None:
         found += files_with_secrets(folder, logs_only=True)
     assert not found, "\n".join(found)

@@ -1,7 +1,8 @@
 """Secrets of tests, which nothing may show: each has a mark, so that it is found wherever it went (docs/adr/0033-logs-and-secrets.md).
 
-`a_secret` hands one out. From then to the end of its test the command lines and environments of all processes of this machine are looked at
-again and again; what tests print, and what they leave in files, is searched for the words that were handed out.
+`a_secret` hands one out. From then to the end of the test, and in all tests of a module that has some of its own, the command lines and
+environments of all processes of this machine are looked at again and again; what tests print, and what they leave in logs, is searched for
+the words that were handed out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ MOST_FILE_BYTES = 64 << 20
 _AROUND = 60
 
 _words: set[str] = set()
+_is_in_test = False
 _in_environments: set[str] = set()
 
 
@@ -34,7 +36,8 @@ def a_secret(what: str, *, may_be_in_environments: bool = False) -> str:
     _words.add(word)
     if may_be_in_environments:
         _in_environments.add(word)
-    _watch.begin()
+    if _is_in_test:
+        _watch.begin()
     return word
 
 
@@ -114,8 +117,22 @@ class Watch:
 _watch = Watch()
 
 
-def end_of_watch() -> list[str]:
-    """What was found in command lines and environments since the first secret of this test."""
+def begin_of_test(*, watches: bool) -> None:
+    """From now on the first secret that is taken begins the watch.
+
+    Args:
+        watches: it begins at once: the test uses secrets that its module took when it was imported.
+    """
+    global _is_in_test
+    _is_in_test = True
+    if watches:
+        _watch.begin()
+
+
+def end_of_test() -> list[str]:
+    """What was found in command lines and environments since the watch began."""
+    global _is_in_test
+    _is_in_test = False
     return _watch.end()
 
 

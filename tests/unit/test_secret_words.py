@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.secret_words import Watch, a_secret, end_of_watch, files_with_secrets, masked, words_in
+from tests.secret_words import Watch, a_secret, end_of_test, files_with_secrets, masked, words_in
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
 WAITS = "import sys; print('ready', flush=True); sys.stdin.readline()"
@@ -25,7 +25,7 @@ def findings(*arguments: str, **variables: str) -> list[str]:
         watch = Watch()
         watch.begin()
         found = watch.end()
-    end_of_watch()  # what it has found as well is asserted here
+    end_of_test()  # what it has found as well is asserted here
     return [line.replace(str(process.pid), "N") for line in found]
 
 

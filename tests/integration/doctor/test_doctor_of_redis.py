@@ -14,6 +14,7 @@ from ops.redis_users import roles
 from pipeline.redis_client import AsyncClient, ask, command_client
 from pipeline.settings import QueueSettings
 from pipeline.testing import PrivateServer
+from tests.secret_words import a_secret
 
 pytestmark = pytest.mark.one_server
 MakeServer = Callable[..., PrivateServer]
@@ -29,9 +30,10 @@ async def of_rights(settings: QueueSettings) -> Finding:
 
 
 async def a_user(admin: AsyncClient, settings: QueueSettings, folder: Path, name: str, *rules: str) -> QueueSettings:
-    await ask(admin, "ACL SETUSER", name, "reset", "on", ">secret-of-the-test", *rules)
+    word = a_secret("doctor")
+    await ask(admin, "ACL SETUSER", name, "reset", "on", f">{word}", *rules)
     file = folder / f"{name}.password"
-    file.write_text("secret-of-the-test\n")
+    file.write_text(f"{word}\n")
     return settings.model_copy(update={"redis_user": name, "redis_password_file": file})
 
 

@@ -10,11 +10,12 @@ import pytest
 from pipeline.errors import InvalidRequest
 from pipeline.settings import QueueSettings
 from tests.integration.gateway.service import RUN, Answer, Service, gateway, read_text
+from tests.secret_words import a_secret
 from trainer_client import connect
 
 pytestmark = pytest.mark.one_server
 
-TOKENS = {"trainer": "trainer-0123456789abcdef", "ops": "ops-0123456789abcdef", "read": "read-0123456789abcdef"}
+TOKENS = {role: a_secret(role) for role in ("trainer", "ops", "read")}
 
 
 def write_tokens(folder: Path) -> dict[str, Path]:

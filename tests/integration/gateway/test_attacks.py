@@ -11,10 +11,11 @@ import pytest
 from pipeline.settings import QueueSettings
 from pipeline.testing import wait_until
 from tests.integration.gateway.service import Service, code_of, gateway, raw, read_text
+from tests.secret_words import a_secret
 
 pytestmark = pytest.mark.one_server
 
-READ, TRAINER = "read-0123456789abcdef", "trainer-0123456789abcdef"
+READ, TRAINER = a_secret("read"), a_secret("trainer")
 
 
 def request(method: str, path: str, *lines: str, body: bytes = b"") -> bytes:

@@ -15,11 +15,12 @@ import pytest
 
 from pipeline.settings import QueueSettings
 from tests.integration.gateway.service import gateway, model, workers
+from tests.secret_words import a_secret
 
 pytestmark = pytest.mark.one_server
 
 CURL = shutil.which("curl")
-TOKEN = "trainer-0123456789abcdef"
+TOKEN = a_secret("trainer")
 ROW = {
     "data_source": "deepscaler",
     "instance_id": "m1",

@@ -13,6 +13,7 @@ from pipeline.errors import InvalidRequest
 from pipeline.testing.wait import wait_until
 from tests.integration.graders.scorer_double import Reply, ScorerDouble, said, score
 from tests.judged import judged, spec_of
+from tests.secret_words import a_secret
 from workers.graders import GraderError
 from workers.graders.services import Asked, RewardServices, Scored, ScorerSettings, scorers_in
 from workers.graders.services.client import ServiceClient
@@ -24,6 +25,7 @@ from workers.handlers.math.handler import MathHandler
 from workers.handlers.stem.handler import StemHandler
 from workers.handlers.submission import submitted
 
+KEY = a_secret("scorer")
 NOBODY = "http://127.0.0.1:1"
 ASKED = Asked(question="Why is the sky blue?", reference="Rayleigh scattering", response="Rayleigh.", answer="Rayleigh.", task="stem")
 
@@ -45,7 +47,7 @@ async def scored(settings: ScorerSettings, asked: Asked = ASKED) -> Scored:
 
 
 async def test_a_scorer_is_asked_as_prorls_reward_server_is_and_its_fraction_survives(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("secret-7\n")
+    (tmp_path / "key").write_text(f"{KEY}\n")
 
     async with ScorerDouble(score(0.25, components={"style": 1, "score": 9}), score(0.5)) as server:
         found = await scored(remote(server.url, key_file=tmp_path / "key"))
@@ -55,7 +57,7 @@ async def test_a_scorer_is_asked_as_prorls_reward_server_is_and_its_fraction_sur
     assert scaled.score == 0.75
     wanted = {"solution_str": "Rayleigh.", "ground_truth": "Rayleigh scattering", "data_source": "stem"}
     assert server.bodies == [{**wanted, "extra_info": {"question": "Why is the sky blue?", "id": ""}}, wanted]
-    assert (server.paths, server.keys) == (["/compute_score"] * 2, ["Bearer secret-7", ""])
+    assert (server.paths, server.keys) == (["/compute_score"] * 2, [f"Bearer {KEY}", ""])
 
 
 @pytest.mark.parametrize(
@@ -133,17 +135,17 @@ async def test_servers_that_all_rest_are_asked_again_and_none_is_given_up() -> N
 
 
 async def test_no_message_has_the_key(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("secret-7")
+    (tmp_path / "key").write_text(KEY)
 
     def says_it_back(_: object) -> Reply:
-        return 401, b"no such key: secret-7"
+        return 401, f"no such key: {KEY}".encode()
 
     async with ScorerDouble(says_it_back) as server:
         with pytest.raises(GraderError) as raised:
             await scored(remote(server.url, key_file=tmp_path / "key", tries=1))
 
     assert "status 401" in str(raised.value)
-    assert "secret-7" not in str(raised.value)
+    assert KEY not in str(raised.value)
 
 
 async def test_an_answer_that_is_empty_or_too_long_is_not_sent() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ops.tasks import Foreground
 from ops.tasks.attempt import attempt
 from tests.judged import spec_of
+from tests.secret_words import a_secret
 from workers.agent.trajectory import TurnDelta
 from workers.handlers.registry import Handlers
 from workers.handlers.stem.handler import StemHandler
@@ -15,7 +16,7 @@ from workers.llm.scripted import InProcessBackend
 from workers.tools.offline_search import Document, Index, OfflineSearch
 from workers.tools.search import SearchSettings
 
-KEY = "tvly-not-to-be-seen"
+KEY = a_secret("search")
 ROW = {"id": "q1", "question": "Which enzyme unwinds DNA?", "answer": "helicase", "also": ["DNA helicase"]}
 
 

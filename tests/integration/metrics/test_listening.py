@@ -19,8 +19,9 @@ from ops.metrics.targets import TargetFile
 from pipeline.errors import InvalidRequest
 from pipeline.settings import QueueSettings
 from tests.integration.metrics.scraping import get, samples
+from tests.secret_words import a_secret
 
-TOKEN = "0123456789abcdef-the-first"
+TOKEN = a_secret("scrape")
 
 
 async def some_metrics() -> bytes:

@@ -17,6 +17,7 @@ from pipeline.redis_client import COMMAND_TIMEOUT_S, MAX_CONNECTIONS, ask, broke
 from pipeline.scripts import ScriptRunner, ThreadScriptRunner
 from pipeline.settings import QueueSettings
 from pipeline.testing import LossyProxy, PrivateServer, wait_until
+from tests.secret_words import a_secret
 
 UNREACHABLE: list[redis.RedisError | OSError] = [
     redis.ConnectionError("gone"),
@@ -76,18 +77,19 @@ async def test_a_user_who_may_not_run_a_command_of_a_script_is_told_as_misuse(
     """Scripts say it in other words than commands do."""
     server = make_server()
     admin = command_client(QueueSettings(redis_url=server.url))
-    await ask(admin, "ACL SETUSER", "weak", "on", ">word", "~{rs:*", "+evalsha", "+script|load", "+time", "+hmget", "+client")
+    word = a_secret("weak")
+    await ask(admin, "ACL SETUSER", "weak", "on", f">{word}", "~{rs:*", "+evalsha", "+script|load", "+time", "+hmget", "+client")
     secret = tmp_path / "secret"
-    secret.write_text("word\n")
+    secret.write_text(f"{word}\n")
     weak = command_client(QueueSettings(redis_url=server.url, redis_user="weak", redis_password_file=secret))
 
     with pytest.raises(BrokerMisused, match=r"no permissions|can't run"):
         await ScriptRunner(weak, Keys("{rs:0}"))("promote", 10)
-    secret.write_text("wrong")  # read again at each connection
+    secret.write_text(a_secret("wrong"))  # read again at each connection
     await weak.connection_pool.disconnect()
     with pytest.raises(BrokerUnreachable, match="invalid username-password"):
         await ask(weak, "PING")
-    secret.write_text("word")  # so a password that is being changed is an outage that passes
+    secret.write_text(word)  # so a password that is being changed is an outage that passes
     assert await ask(weak, "TIME")
     await weak.aclose()
     await admin.aclose()

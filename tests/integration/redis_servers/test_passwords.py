@@ -12,15 +12,17 @@ from pipeline.redis_client import ask, command_client, reader_client, thread_cli
 from pipeline.settings import QueueSettings
 from pipeline.testing import PrivateServer
 from tests.integration.pipeline.crew import Crew, passes
+from tests.secret_words import a_secret
 
 
 @pytest.mark.one_server
 async def test_jobs_run_through_a_change_of_the_password(make_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
     """As the how-to says: the new one beside the old, the file, the old one away. Then every connection is cut."""
     server, file = make_server(), tmp_path / "worker.password"
-    file.write_text("first\n")
+    first, second = a_secret("first"), a_secret("second")
+    file.write_text(f"{first}\n")
     async with aclosing(command_client(QueueSettings(redis_url=server.url))) as admin:
-        await ask(admin, "ACL", "SETUSER", "worker", "on", ">first", "~*", "&*", "+@all")
+        await ask(admin, "ACL", "SETUSER", "worker", "on", f">{first}", "~*", "&*", "+@all")
         settings = QueueSettings(redis_url=server.url, redis_user="worker", redis_password_file=file, lease_s=2.0)
         async with (
             aclosing(command_client(settings)) as client,
@@ -33,9 +35,9 @@ async def test_jobs_run_through_a_change_of_the_password(make_server: Callable[.
             await crew.results(4, timeout_s=40)
             assert await ask(reader, "PING") == b"PONG"
 
-            await ask(admin, "ACL", "SETUSER", "worker", ">second")
-            file.write_text("second\n")
-            await ask(admin, "ACL", "SETUSER", "worker", "<first")
+            await ask(admin, "ACL", "SETUSER", "worker", f">{second}")
+            file.write_text(f"{second}\n")
+            await ask(admin, "ACL", "SETUSER", "worker", f"<{first}")
             await ask(admin, "CLIENT", "KILL", "USER", "worker")
 
             await crew.add(4, start=4)

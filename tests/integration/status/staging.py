@@ -22,8 +22,10 @@ from pipeline.settings import QueueSettings
 from pipeline.streams import ensure_group
 from pipeline.supervisor.step_spec import StepSpec
 from pipeline.testing import ManualWorker, a_template, a_unit, wait_until
+from tests.secret_words import a_secret
 
 RUN = "run1"
+PASSWORD = a_secret("staged")
 SERVER = "http://127.0.0.1:8900"
 LONG_MS = 3_600_000
 
@@ -211,9 +213,9 @@ async def refuse_writes(staged: Staged) -> None:
 
 async def acl_user(staged: Staged, name: str, *rules: str) -> QueueSettings:
     """A user of the server, and the settings of who connects as that."""
-    await ask(staged.client, "ACL SETUSER", name, "reset", "on", ">secret-of-the-test", *rules)
+    await ask(staged.client, "ACL SETUSER", name, "reset", "on", f">{PASSWORD}", *rules)
     file = Path(await _folder(staged)) / f"{name}.password"
-    file.write_text("secret-of-the-test\n")
+    file.write_text(f"{PASSWORD}\n")
     return staged.settings.model_copy(update={"redis_user": name, "redis_password_file": file})
 
 
@@ -232,7 +234,7 @@ async def acl_of_a_worker(staged: Staged) -> None:
     await staged.begin()
     settings = await acl_user(staged, "worker", "~*", "&*", "+@all", "-xreadgroup")
     assert settings.redis_password_file is not None
-    with redis.Redis.from_url(staged.settings.redis_url, username="worker", password="secret-of-the-test") as worker:
+    with redis.Redis.from_url(staged.settings.redis_url, username="worker", password=PASSWORD) as worker:
         try:
             worker.xreadgroup("init", "init-n1-0", {staged.keys.stage_stream(Stage.INIT): ">"})
         except redis.exceptions.NoPermissionError:
@@ -244,7 +246,7 @@ async def wrong_password(staged: Staged) -> QueueSettings:
     await staged.begin()
     settings = await acl_user(staged, "worker", "~*", "+@all")
     assert settings.redis_password_file is not None
-    settings.redis_password_file.write_text("another-secret\n")
+    settings.redis_password_file.write_text(a_secret("wrong") + "\n")
     return settings
 
 

@@ -15,6 +15,7 @@ from pipeline.redis_client import ask, command_client
 from pipeline.settings import QueueSettings
 from pipeline.testing.servers import PrivateServer
 from tests.integration.trainer_client.rows import rows
+from tests.secret_words import a_secret
 from trainer_client import ClientClosed, ClientForked, connect, connect_blocking, connect_reader
 
 pytestmark = pytest.mark.one_server
@@ -24,7 +25,8 @@ async def test_a_wrong_password_is_told_at_once(make_server: Callable[[], Privat
     """redis-py calls it an outage, so the client waited a minute for a Redis that was there."""
     url = make_server().url
     client = command_client(QueueSettings(redis_url=url))
-    await ask(client, "CONFIG", "SET", "requirepass", "secret")
+    word = a_secret("redis")
+    await ask(client, "CONFIG", "SET", "requirepass", word)
     await client.aclose()
     for asked in (url, url.replace("://", "://:wrong@")):
         with pytest.raises(BrokerMisused, match=r"Redis at unix://.* takes neither this user nor password .* give them in its URL"):
@@ -33,7 +35,7 @@ async def test_a_wrong_password_is_told_at_once(make_server: Callable[[], Privat
         with pytest.raises(BrokerMisused, match="takes neither this user nor password"):
             async with connect_reader(asked) as reader:
                 await reader.fetch(["{rs:0}:b:x"])
-    async with connect(url.replace("://", "://:secret@"), run="r") as run:
+    async with connect(url.replace("://", f"://:{word}@"), run="r") as run:
         assert run.incarnation == 1
 
 

@@ -12,6 +12,7 @@ import orjson
 import pytest
 from aiohttp import web
 
+from tests.secret_words import a_secret
 from workers.tools import ToolSet
 from workers.tools.base import ToolResult
 from workers.tools.offline_search import Document, Index, OfflineSearch, read_folder
@@ -19,7 +20,7 @@ from workers.tools.offline_search.index import PASSAGE_CHARS
 from workers.tools.search import SearchClient, SearchSettings
 from workers.tools.web_search import WebSearchTool
 
-KEY = "tvly-not-to-be-seen"
+KEY = a_secret("search")
 Reply = Callable[[], web.StreamResponse]
 
 

@@ -185,7 +185,7 @@ async def _redis(client: AsyncClient, settings: QueueSettings, shards: Sequence[
         snapshot_fails=info.get("rdb_last_bgsave_status") == "err" and stops_writes,
         evicted_keys=int(info.get("evicted_keys", 0)),
         fsync=config.get("appendfsync", ""),
-        disk_free_bytes=_disk_free(settings, config.get("dir", "")),
+        disk_free_bytes=_disk_free(settings, config.get("dir", "") or _working_folder(info)),
     )
 
 
@@ -218,6 +218,18 @@ def _disk_free(settings: QueueSettings, folder: str) -> int | None:
 async def _denials(client: AsyncClient) -> list[str]:
     """What users were refused in the last ten minutes. Only administrators may ask; nobody else misses it."""
     try:
+def _working_folder(info: Mapping[str, Any]) -> str:
+    """That of the server's process, which is the folder of its data, for who may not ask its settings; empty = it is not seen here.
+
+    Its number may be another's here (a tunnel, a container), so the program has to be the one that it names.
+    """
+    process = f"/proc/{info.get('process_id', 0)}"
+    try:
+        return f"{process}/cwd" if os.path.samefile(f"{process}/exe", _text(info.get("executable", ""))) else ""
+    except OSError:  # no such process, another user's, or a system without /proc
+        return ""
+
+
         found: Any = await ask(client, "ACL LOG", 32)  # Any: maps of mixed values
     except (BrokerMisused, redis.ResponseError):
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
@@ -235,6 +236,8 @@ async def test_the_user_for_looking_may_lead_and_change_nothing_else(make_server
 
     assert (found["rollstream_exporter_leader"], found["rollstream_look_refused_parts"]) == (1, 0)
     assert found[f'rollstream_run_accepted_jobs_total{{run="{RUN}"}}'] == 4
+    if sys.platform == "linux":
+        assert found["rollstream_redis_disk_free_bytes"] > 0, "it may not ask for the folder, and sees the process"
     assert key is not None
     assert ["permission" in str(word) or "can't run" in str(word) for word in dry] == [True, True, False]
 

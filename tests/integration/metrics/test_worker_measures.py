@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from pipeline.messages import Stage, Trajectory
+from ops.child_processes import ChildProcesses
+from pipeline.inference_pool import InferencePool, Server
+from pipeline.messages import Sampling, Stage, Trajectory
 from pipeline.redis_client import AsyncClient
 from pipeline.settings import QueueSettings
 from pipeline.testing import a_trajectory, wait_until
-from tests.integration.stages.fleet import Fleet, Play, a_delta
-from workers.handlers.base import RunContext
-from workers.sandbox.errors import SandboxStartError
+from tests.integration.stages.fleet import RUN, Fleet, Play, a_delta
+from workers.handlers.base import Environment, RunContext, StageContext
+from workers.llm.backend import GenRequest
+from workers.sandbox import Isolation, SandboxSpec
+from workers.sandbox.errors import SandboxError, SandboxStartError
+from workers.sandbox.local import LocalSandboxes
+from workers.sandbox.process import ProcessBackend
+from workers.sandbox.service import served_here
 from workers.stages.measures import BUCKETS, FILE_SUFFIX, PLACES, read_measures
 
 pytestmark = pytest.mark.one_server
@@ -62,3 +70,40 @@ async def test_attempts_are_counted_by_what_they_came_to(fleet: Fleet, tmp_path:
     assert [counted(folder, f"{stage}-0", "slots", stage) for stage in Stage] == [4, 4, 4]
     assert counted(folder, "run-0", "turn_seconds") == 2
     assert counted(folder, "run-0", "sampled_tokens") == 2 * int(a_trajectory().segments[0].sampled_mask.sum())
+
+
+async def test_sandbox_starts_and_model_calls_are_counted_by_how_they_went(fleet: Fleet, client: AsyncClient, tmp_path: Path) -> None:
+    folder = tmp_path / "measures"
+
+    async def init(context: StageContext) -> Environment:
+        await context.provider().start(SandboxSpec(isolation=Isolation.NONE), context.owner)
+        with pytest.raises(SandboxError):
+            await context.provider().start(SandboxSpec(isolation=Isolation.NONE, image="docker://not/there:1"), context.owner)
+        return Environment()
+
+    async def run(context: RunContext) -> Trajectory:
+        for number in range(2):
+            call = GenRequest(request_id=f"r{number}", prompt_ids=[5, 6], sampling=Sampling(), max_tokens=4, seed=1)
+            await context.backend.generate(call, timeout_s=30)
+        return a_trajectory()
+
+    with TemporaryDirectory(prefix="rsm-") as short, ChildProcesses(tmp_path / "logs", {}) as children:
+        run_dir = Path(short)
+        children.start("model", "workers.llm.scripted", "--socket", str(run_dir / "model"))
+        local = LocalSandboxes(ProcessBackend(), scratch_dir=tmp_path / "sandboxes", run_dir=run_dir, node="n1")
+        async with served_here(local, run_dir) as sandboxes:
+            await fleet.add("job")
+            fleet.start(play=Play(on_init=init, on_run=run), sandboxes=sandboxes)
+            await wait_until((run_dir / "model").exists, "the model server listens", timeout_s=30)
+            await InferencePool(client, fleet.settings.namespace, lease_s=30.0).attach(
+                RUN, [Server(f"unix:{run_dir / 'model'}", "", "1.0")]
+            )
+            await fleet.results(1, timeout_s=30)
+            await wait_until(lambda: counted(folder, "eval-0", "busy_slots", "eval") == 0, "the last attempt is counted")
+
+            starts = [counted(folder, "init-0", "sandbox_starts", result) for result in ("ok", "failed")]
+            calls = [counted(folder, "run-0", "model_calls", result) for result in ("ok", "failed")]
+            seen = counted(folder, "init-0", "sandbox_start_seconds"), counted(folder, "run-0", "model_call_seconds")
+            await fleet.leave()
+
+    assert (starts, calls, seen) == ([1, 1], [2, 0], (1, 2))

@@ -5,10 +5,11 @@ already has it and gets time to clean up (pytest tears down its fixtures, pip re
 again, then terminated, then killed. A SIGTERM or SIGHUP meant for us ends it the same way.
 """
 
+import contextlib
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -75,25 +76,62 @@ def run(
         raise
 
 
-@contextmanager
-def beside(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str]) -> Iterator[Callable[[], int]]:
-    """A command that runs beside what is done inside, and says nothing: yields a function that waits for its end and has its exit code.
+class Beside:
+    """A command that runs beside what its starter does."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._began_s = time.monotonic()
+        self.took_s = 0.0
+        """From its start to the look that found it ended."""
+
+    def look(self) -> int | None:
+        """Its exit code, None while it runs."""
+        if self._process.returncode is None and self._process.poll() is not None:
+            self.took_s = time.monotonic() - self._began_s
+        return self._process.returncode
+
+    def wait(self, tick: Callable[[], None] | None = None) -> int:
+        """Its exit code, when it has ended.
+
+        Args:
+            tick: called now and then until then.
+        """
+        while (code := self.look()) is None:
+            if tick is not None:
+                tick()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(TICK_S)
+                self.took_s = time.monotonic() - self._began_s
+        return code
+
+
+@contextlib.contextmanager
+def beside(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str], output: IO[bytes] | None = None) -> Iterator[Beside]:
+    """A command that runs beside what is done inside.
 
     One that still runs when this is left is no longer wanted, and is ended.
+
+    Args:
+        output: where its stdout and stderr go; nowhere when None.
     """
     process = subprocess.Popen(
         [str(part) for part in argv],
         cwd=cwd,
         env=dict(env),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL if output is None else output,
+        stderr=subprocess.STDOUT,
     )
+    told_already = False
     try:
-        yield process.wait
+        yield Beside(process)
+    except KeyboardInterrupt:
+        told_already = True
+        raise
     finally:
         if process.poll() is None:
-            _end(process, CLEAN_UP_S, told_already=False)
+            _end(process, CLEAN_UP_S, told_already=told_already)
 
 
 def _end(process: subprocess.Popen[bytes], clean_up_s: float, *, told_already: bool) -> None:

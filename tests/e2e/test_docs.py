@@ -23,7 +23,7 @@ from typer._click.exceptions import UsageError
 from ops.cli.app import app
 from ops.gateway import GatewaySettings
 from ops.housekeeping import HousekeepingSettings
-from ops.launcher import checks
+from ops.launcher.steps import STEPS
 from ops.llm_server.settings import VllmSettings
 from ops.metrics.settings import MetricsSettings
 from ops.node.settings import NodeSettings
@@ -147,7 +147,7 @@ def test_each_command_of_the_launcher_that_is_shown_exists(command: Command) -> 
             case ["llm", *options]:
                 assert all(option in of_servers for option in options if option.startswith("--")), (place, words)
             case ["test", *rest]:
-                known = {"--quick", "--system-packages", *(step.name for step in checks.STEPS), "STEP"}
+                known = {"--quick", "--system-packages", *(step.name for step in STEPS), "STEP"}
                 assert set(rest) <= known, (place, words)
             case ["setup"] | ["setup", "--dev"] | ["down"] | []:
                 pass

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ops.launcher import checks
-from ops.launcher.checks import STEPS, Step, choose
 from ops.launcher.environment import Environment
 from ops.launcher.legs import Leg
 from ops.launcher.sandboxes import Ground
+from ops.launcher.steps import STEPS, Step, choose
 
 VALKEY = Leg(name="valkey", path=Path("/servers/valkey"), version="9.1.2")
 NO_REDIS7 = Leg(name="redis7", why_missing="no redis-server on this system", how_to_enable="./ops/launch test --system-packages")
@@ -242,6 +242,41 @@ def test_tests_of_sandboxes_run_in_their_own_step_only(environment: Environment,
     assert checks.run(environment, steps("sandboxes"), [VALKEY], bare(environment), quick=False, strict=False) == 1
     said = capfd.readouterr().out
     assert "tests: 2 passed, 1 failed, 0 skipped" in said
+    assert said.splitlines()[-1] == "Not all is well: sandboxes"
+
+
+MEETS = """
+import time
+from pathlib import Path
+
+def test_meets():
+    Path("{mine}").touch()
+    until = time.monotonic() + 30
+    while not Path("{other}").exists():
+        assert time.monotonic() < until, "the other step does not run"
+        time.sleep(0.01)
+"""
+
+
+def test_tests_of_sandboxes_run_beside_the_others_and_speak_after_them(environment: Environment, capfd: pytest.CaptureFixture[str]) -> None:
+    """Either pytest waits for what the other one writes. A failure of either is its own step's."""
+    add_test(environment, "unit", MEETS.format(mine="unit", other="sandbox"))
+    add_test(environment, "contract/sandbox", MEETS.format(mine="sandbox", other="unit") + FAILING)
+
+    assert checks.run(environment, steps("whole", "sandboxes"), [VALKEY], bare(environment), quick=False, strict=False) == 1
+
+    said = capfd.readouterr().out
+    order = (
+        "whole: pytest",
+        "= 1 passed in ",
+        "sandboxes: pytest",
+        "= 1 failed, 1 passed in ",
+        "ok: whole",
+        "a second look",
+        "FAILED (exit 1): sandboxes",
+    )
+    places = [said.index(words) for words in order]
+    assert places == sorted(places)
     assert said.splitlines()[-1] == "Not all is well: sandboxes"
 
 

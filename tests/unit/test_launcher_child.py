@@ -127,9 +127,26 @@ def test_output_goes_to_the_file_and_ticks_come_while_it_runs(tmp_path: Path) ->
     assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
 
 
-def test_what_runs_beside_is_waited_for_and_says_how_it_ended() -> None:
-    with child.beside([sys.executable, "-I", "-c", "raise SystemExit(7)"], cwd=PROJECT, env={}) as wait:
-        assert wait() == 7
+def test_what_runs_beside_is_waited_for_and_says_how_it_ended(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    looks: list[int | None] = []
+
+    def tick() -> None:
+        if not looks:
+            looks.append(process.look())
+            go.write_text("")  # the command has waited for this
+
+    program = f"import sys; open({str(go)!r}).read(); print('out'); print('err', file=sys.stderr); sys.exit(7)"
+    with (
+        (tmp_path / "log").open("wb") as output,
+        child.beside([sys.executable, "-I", "-c", program], cwd=PROJECT, env={}, output=output) as process,
+    ):
+        assert process.wait(tick) == 7
+
+    assert looks == [None]
+    assert process.took_s > 0
+    assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
 
 
 def test_what_still_runs_beside_is_ended(tmp_path: Path) -> None:

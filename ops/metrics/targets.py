@@ -68,7 +68,7 @@ def target(url: str) -> str:
     """Host and port, as another machine finds them: a listener on every address is found by the name of its machine."""
     found = urlsplit(url)
     if found.hostname in EVERY_ADDRESS:
-        return f"{socket.getfqdn()}:{found.port}"
+        return f"{socket.gethostname()}:{found.port}"
     return found.netloc
 
 

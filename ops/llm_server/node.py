@@ -26,6 +26,8 @@ import structlog
 
 from ops.child_processes import ChildProcesses
 from ops.llm_server.settings import VllmSettings
+from ops.logs.keeper import LogKeeper
+from ops.logs.places import scratch_folder
 from ops.node.beside import beside, until_clock
 from ops.node.files import FOLDER, NodeFiles, NodeTaken
 from ops.node.handover import address_for_children
@@ -143,8 +145,10 @@ class ServersLauncher:
     ) -> None:
         self._plan, self._settings, self._vllm, self._files, self._boot = plan, settings, vllm, files, boot
         self._shutdown, self._environment, self._announce = shutdown, environment, announce
-        scratch = make_private_folder(Folders.from_environment().scratch, "ROLLSTREAM_SCRATCH_DIR")
-        self._logs = make_folder(scratch / "logs" / settings.node_name)
+        folders = Folders.from_environment()
+        make_private_folder(folders.scratch, "ROLLSTREAM_SCRATCH_DIR")
+        self._logs = make_folder(scratch_folder(folders, settings.node_name))
+        self._log = LogKeeper.of_node(folders, settings.node_name, max_mib=settings.log_max_mib, files=settings.log_files)
         self._state, self._why = "starting", ""
         self._ends_at_s = settings.ends_at_s(now_s=time.time())
         self._supervision: Supervision | None = None
@@ -164,12 +168,17 @@ class ServersLauncher:
             scripts, name, self._boot, lease_s=lease_s, fields=self._fields, on_asked=self._on_asked, on_lost=self._on_lost
         )
         await membership.take(self._files.dead_boot, self._shutdown.stop)
+        with self._log:
+            return await self._run(membership)
+
+    async def _run(self, membership: Membership) -> int:
+        name = self._settings.node_name
         if ended := await asyncio.to_thread(self._files.end_predecessor):
             log.warning("predecessor_cleaned_up", ended=ended, what="a launcher of this node was killed, and these outlived it")
         # a start takes minutes: what ends before the longest one is over has never served for long
         policy = RestartPolicy(crashes=self._settings.crashes, well_after_s=self._vllm.start_timeout_s + 60)
-        with ChildProcesses(self._logs, self._environment) as children:
-            self._supervision = supervision = Supervision(children, policy, on_change=self._on_change)
+        with ChildProcesses(self._logs, {**self._environment, **self._log.environment}) as children:
+            self._supervision = supervision = Supervision(children, policy, on_change=self._on_change, said_by=self._log.said_by)
             plans = self._plan.processes(self._logs, grace_s=self._settings.grace_s, vllm_grace_s=self._vllm.grace_s)
             supervision.start(*plans)
             log.info("servers_start", node=name, run=self._plan.run, servers=len(plans), logs=str(self._logs))

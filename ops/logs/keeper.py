@@ -16,9 +16,12 @@ from typing import Self
 import orjson
 import structlog
 
+from ops.child_processes import Child
 from ops.logs.following import LogFollower
 from ops.logs.lines import LEVELS, lines_of
-from ops.logs.places import COPIED, NODE_LOG
+from ops.logs.places import COPIED, NODE_LOG, scratch_folder, warnings_log
+from ops.logs.reading import last_words
+from pipeline.folders import Folders
 from pipeline.log_file import SharedLogFile
 from pipeline.logs import NodeLog, PatientLog, keep_node_log
 
@@ -54,6 +57,21 @@ class LogKeeper:
         self._why_not_copied = ""
         self._said: set[str] = set()
         """What is in trouble, and was told."""
+
+    @classmethod
+    def of_node(cls, folders: Folders, node: str, *, max_mib: int, files: int) -> Self:
+        """For a launcher that has the name of a node here."""
+        path = scratch_folder(folders, node) / NODE_LOG
+        return cls(NodeLog(path=path, node=node, max_bytes=max_mib << 20, files=files), warnings_log(folders, node))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the processes of the node."""
+        return self._node_log.for_children()
+
+    def said_by(self, child: Child) -> str:
+        """The last lines of one of them: of the log, and of what it printed."""
+        return last_words(self._node_log.path, child.name, child.process.pid, printed=child.last_lines())
 
     def __enter__(self) -> Self:
         self._own = keep_node_log(self._node_log, lambda why, lost: None)  # this thread tells

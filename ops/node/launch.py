@@ -19,10 +19,9 @@ from pathlib import Path
 import redis
 import structlog
 
-from ops.child_processes import Child, ChildProcesses
+from ops.child_processes import ChildProcesses
 from ops.logs.keeper import LogKeeper
-from ops.logs.places import NODE_LOG, scratch_folder, warnings_log
-from ops.logs.reading import last_words
+from ops.logs.places import scratch_folder
 from ops.metrics.node_listener import NodeListener
 from ops.metrics.settings import MetricsSettings
 from ops.node.beside import beside, until_clock
@@ -40,7 +39,7 @@ from pipeline.file_systems import nearest_existing
 from pipeline.folders import Folders, make_folder, make_private_folder
 from pipeline.keys import Keys
 from pipeline.layout import check_layout
-from pipeline.logs import NodeLog, redact_text
+from pipeline.logs import redact_text
 from pipeline.messages import Stage
 from pipeline.process import Shutdown, StoppedWhileWaiting, until_reached
 from pipeline.redis_client import AsyncClient, ask, command_client
@@ -129,11 +128,9 @@ class Launcher:
         self._image_dir = ImageSettings.load(config).node_dir or self._folders.scratch / "images"
         make_private_folder(self._folders.scratch, "ROLLSTREAM_SCRATCH_DIR")
         self._logs = make_folder(scratch_folder(self._folders, settings.node_name))
-        self._node_log = NodeLog(
-            path=self._logs / NODE_LOG, node=settings.node_name, max_bytes=settings.log_max_mib << 20, files=settings.log_files
-        )
+        self._log = LogKeeper.of_node(self._folders, settings.node_name, max_mib=settings.log_max_mib, files=settings.log_files)
         self._commands = commands
-        self._environment = {"ROLLSTREAM_SANDBOX_AUTOSTART": "false", **self._node_log.for_children(), **environment}
+        self._environment = {"ROLLSTREAM_SANDBOX_AUTOSTART": "false", **self._log.environment, **environment}
         self._keys = Keys.of_shard(queue.namespace, 0)
         self._now = NodeState(
             sizes={stage: settings.size(stage, self._cores) for stage in Stage},
@@ -167,7 +164,7 @@ class Launcher:
         """
         async with self._metrics:
             await self._membership.take(self._files.dead_boot, self._shutdown.stop)
-            with LogKeeper(self._node_log, warnings_log(self._folders, self._settings.node_name)):
+            with self._log:
                 return await self._run()
 
     async def _run(self) -> int:
@@ -175,7 +172,7 @@ class Launcher:
             log.warning("predecessor_cleaned_up", ended=ended, what="a launcher of this node was killed, and these outlived it")
         with ChildProcesses(self._logs, {**self._environment, **self._metrics.begin()}) as children:
             policy = RestartPolicy(crashes=self._settings.crashes)
-            self._supervision = supervision = Supervision(children, policy, on_change=self._on_change, said_by=self._said_by)
+            self._supervision = supervision = Supervision(children, policy, on_change=self._on_change, said_by=self._log.said_by)
             if self._has_service:
                 supervision.start(self._commands.service())
             for stage in Stage:
@@ -337,9 +334,6 @@ class Launcher:
             )
         self._metrics.on_change()
         self._membership.tell()
-
-    def _said_by(self, child: Child) -> str:
-        return last_words(self._node_log.path, child.name, child.process.pid, printed=child.last_lines())
 
     def _slots(self, stage: Stage) -> int:
         assert self._supervision is not None

@@ -136,9 +136,16 @@ async def test_a_killed_launcher_leaves_nothing_after_the_next_start(machine: Ma
     await asyncio.to_thread(psutil.wait_procs, others, timeout=60)
     assert psutil.pid_exists(frozen.pid)
 
+    said = (machine.folder / "scratch/logs/n1/node.log").read_bytes()  # they log without it
+    assert said.count(b'"event":"parent_gone"') == 3
+
     second = machine.start(*SMALL)
 
     view = await until(look, lambda view: view.state == "up" and view.number("pid") == second.pid, "the next one is up", machine)
+    await wait_until(
+        lambda: (machine.folder / "state/logs/n1/warnings.log").read_bytes().count(b'"event":"parent_gone"') == 3,
+        "their warnings are copied",
+    )
     assert frozen.pid not in [process.pid for process in machine.processes()]
     assert "predecessor_cleaned_up" in machine.log.read_text()
     second.terminate()

@@ -116,7 +116,7 @@ def commands(site: Site) -> list[Asked]:
         "ROLLSTREAM_REDIS_PASSWORD_FILE": "",
     }
     as_ops = (
-        *("status", "status --json", "doctor --all --json", "config show --origin", "top --once --json", "node list", "node show n1"),
+        *("status", "status --json", "config show --origin", "top --once --json", "node list", "node show n1"),
         *(
             "node logs --level warning",
             f"run show {RUN} --json",
@@ -125,7 +125,7 @@ def commands(site: Site) -> list[Asked]:
         ),
         *(f"llm list --run {RUN} --json", "dead list", "redis cli --own --json ACL WHOAMI"),
     )
-    broken = ("status", "doctor", "node list", "redis cli --own PING")
+    broken = ("status", "node list", "redis cli --own PING")
     return [
         *(Asked("ops", words) for words in as_ops),
         *(Asked("worker", words, wrong) for words in broken),
@@ -178,6 +178,9 @@ async def test_nothing_secret_shows_anywhere_and_nothing_of_dialogues_in_logs(si
 
     complain(said)
     assert "there is a password in redis_url" in next(each.text for each in said if each.words == "doctor --all")
+    warned = next(each.text for each in said if each.words == "node logs --level warning")
+    assert re.search(r"warning n1 launcher  process_crashed .*\n    said:\n", warned)
+    assert re.search(r'\|   File "', warned)
     assert files_with_secrets(site.folder, but=(site.secrets,)) == []
     assert redis_words(site) == set()
     logs = [*(site.folder / "scratch/logs").rglob("*.log*"), *(site.folder / "state/logs").rglob("*.log*"), *site.output("").glob("[!c]*")]

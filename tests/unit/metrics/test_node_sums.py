@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from ops.metrics.node import NodeMetrics
+from ops.metrics.node_listener import NodeListener
+from ops.metrics.settings import MetricsSettings
 from ops.node.supervision import Process
 from pipeline.messages import Stage
-from tests.integration.metrics.scraping import samples
+from tests.integration.metrics.scraping import get, samples
 from workers.stages.measures import FILE_SUFFIX, kept_measures
 
 
@@ -74,3 +77,25 @@ def test_a_file_that_is_none_stops_nothing(tmp_path: Path) -> None:
         (folder / f"run-1.dead{FILE_SUFFIX}").write_bytes(b"")
 
         assert said(metrics, well, Stands(12)) == (3, 3, 4, 2)
+
+
+async def test_a_node_that_answers_nowhere_keeps_nothing(tmp_path: Path) -> None:
+    settings = MetricsSettings(targets_dir=tmp_path / "targets")
+
+    async with NodeListener(settings, -1, "rs", "n1", tmp_path / "measures", tuple) as nowhere:
+        assert (nowhere.begin(), nowhere.url) == ({}, "")
+        nowhere.on_change()
+        nowhere.end()
+
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_launcher_without_its_name_says_nothing_of_the_node(tmp_path: Path) -> None:
+    async with NodeListener(MetricsSettings(), 0, "rs", "n1", tmp_path / "measures", tuple) as waiting:
+        before = (await get(waiting.url))[2]
+        environment = waiting.begin()
+        after = samples((await get(waiting.url))[2])
+
+    assert before == ""
+    assert environment == {"ROLLSTREAM_WORKER_MEASURES_DIR": str(tmp_path / "measures")}
+    assert after['rollstream_launcher_processes{state="up"}'] == 0

@@ -49,26 +49,42 @@ class NodeNetwork:
         """Address of this machine, as nodes reach it."""
         return f"{self._net}.1"
 
+    def address(self, number: int) -> str:
+        """Of a node."""
+        return f"{self._net}.{10 + number}"
+
+    def name(self, number: int) -> str:
+        """Of a node's namespace."""
+        return f"rsn{self.word}-{number}"
+
     def command_on(self, number: int, command: list[str]) -> list[str]:
         """What runs a command there; the process that is started is the command in the end."""
-        return ["nsenter", f"--net=/run/netns/{self._netns(number)}", "--", *command]
+        return ["nsenter", f"--net=/run/netns/{self.name(number)}", "--", *command]
+
+    def cut(self, number: int) -> None:
+        """Takes a node off the network; what runs there goes on."""
+        ip("link", "set", self._outer(number), "down")
+
+    def join(self, number: int) -> None:
+        """Brings it back."""
+        ip("link", "set", self._outer(number), "up")
 
     def _make(self) -> None:
         ip("link", "add", self._bridge, "type", "bridge")
         ip("addr", "add", f"{self.here}/24", "dev", self._bridge)
         ip("link", "set", self._bridge, "up")
         for number in range(1, self.size + 1):
-            netns, inner, outer = self._netns(number), f"bi{self.word}{number}", f"bo{self.word}{number}"
+            netns, inner, outer = self.name(number), f"i{self.word}{number}", self._outer(number)
             ip("netns", "add", netns)
             ip("link", "add", outer, "type", "veth", "peer", "name", inner)
             ip("link", "set", outer, "master", self._bridge, "up")
             ip("link", "set", inner, "netns", netns)
-            ip("-n", netns, "addr", "add", f"{self._net}.{10 + number}/24", "dev", inner)
+            ip("-n", netns, "addr", "add", f"{self.address(number)}/24", "dev", inner)
             ip("-n", netns, "link", "set", inner, "up")
             ip("-n", netns, "link", "set", "lo", "up")
 
     def _remove(self) -> None:
-        for words in (*(("netns", "del", self._netns(number)) for number in range(1, self.size + 1)), ("link", "del", self._bridge)):
+        for words in (*(("netns", "del", self.name(number)) for number in range(1, self.size + 1)), ("link", "del", self._bridge)):
             subprocess.run(["ip", *words], capture_output=True, check=False)
 
     @property
@@ -79,8 +95,8 @@ class NodeNetwork:
     def _bridge(self) -> str:
         return f"rsn{self.word}"
 
-    def _netns(self, number: int) -> str:
-        return f"rsn{self.word}-{number}"
+    def _outer(self, number: int) -> str:
+        return f"o{self.word}{number}"
 
 
 def ip(*words: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -14,20 +13,10 @@ from pathlib import Path
 
 import psutil
 
+from ops.bench.nodes_network import NodeNetwork
 from tests.integration.slurm.srun import command_on
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-class NoNamespaces(Exception):
-    """Network namespaces cannot be made here; says why."""
-
-
-def ip(*words: str) -> None:
-    """`ip WORDS`."""
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise NoNamespaces(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
 @dataclass(slots=True)
@@ -36,17 +25,12 @@ class Cluster:
 
     folder: Path
     size: int
-    word: str = field(default_factory=lambda: secrets.token_hex(2))
     batches: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    network: NodeNetwork = field(init=False)
 
     def __enter__(self) -> Cluster:
-        if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None:
-            raise NoNamespaces("network namespaces need root, ip and nsenter")
-        try:
-            self._make()
-        except NoNamespaces:
-            self._remove()
-            raise
+        self.network = NodeNetwork(self.size).__enter__()
+        self._make()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,7 +40,7 @@ class Cluster:
         for process in self.processes():
             process.kill()
         psutil.wait_procs(self.processes(), timeout=10)
-        self._remove()
+        self.network.__exit__()
 
     # ---- nodes
 
@@ -65,27 +49,27 @@ class Cluster:
 
     def address(self, name: str) -> str:
         """Of a node; of this machine for the name `here`."""
-        return f"10.77.{int(self.word[:2], 16)}.{1 if name == 'here' else 10 + int(name[1:])}"
-
-    def cut(self, number: int) -> None:
-        """Takes a node off the network; what runs there goes on."""
-        ip("link", "set", self._outer(number), "down")
-
-    def join(self, number: int) -> None:
-        """Brings it back."""
-        ip("link", "set", self._outer(number), "up")
+        return self.network.here if name == "here" else self.network.address(int(name[1:]))
 
     def kill(self, number: int) -> None:
         """A node whose time is over: SIGKILL to all that runs there."""
         for process in self.processes(f"-{number - 1}"):
             process.kill()
 
+    def preempt(self, job: int) -> None:
+        """What Slurm does to an allocation that another one is to have: SIGTERM to the tasks of its steps, and none to the batch shell."""
+        for process in self.processes(f"-{job}-0"):
+            parent = process.parent()
+            if parent is not None and any(word.endswith("srun.py") for word in parent.cmdline()):
+                process.terminate()
+
     # ---- allocations
 
-    def allocate(self, job: int, nodes: int, *words: str, state: Path, **environment: str) -> subprocess.Popen[bytes]:
-        """Begins an allocation of the first nodes: its batch shell runs on the first of them."""
+    def allocate(self, job: int, nodes: int, *words: str, state: Path, first: int = 1, **environment: str) -> subprocess.Popen[bytes]:
+        """Begins an allocation of some nodes, or begins it again: its batch shell runs on the first of them."""
         members = [
-            {"name": self.name(number), "netns": self._netns(number), "tmp": str(self._tmp(number))} for number in range(1, nodes + 1)
+            {"name": self.name(number), "netns": self.network.name(number), "tmp": str(self._tmp(number))}
+            for number in range(first, first + nodes)
         ]
         described = self.folder / f"cluster-{job}.json"
         described.write_text(json.dumps({"nodes": members, "hosts": str(self.folder / "hosts")}))
@@ -95,7 +79,7 @@ class Cluster:
             "STAND_IN_CLUSTER": str(described),
             "PROJECT": str(self.folder / "project"),
             "SLURM_JOB_ID": str(job),
-            "SLURMD_NODENAME": self.name(1),
+            "SLURMD_NODENAME": self.name(first),
             "ROLLSTREAM_STATE_DIR": str(state),
             "ROLLSTREAM_SANDBOX_BACKEND": "process",
         }
@@ -129,20 +113,9 @@ class Cluster:
     # ---- making and removing
 
     def _make(self) -> None:
-        ip("link", "add", self._bridge, "type", "bridge")
-        ip("addr", "add", f"{self.address('here')}/24", "dev", self._bridge)
-        ip("link", "set", self._bridge, "up")
         hosts = ["127.0.0.1 localhost"]
         for number in range(1, self.size + 1):
-            netns, inner = self._netns(number), f"i{self.word}{number}"
-            ip("netns", "add", netns)
-            ip("link", "add", self._outer(number), "type", "veth", "peer", "name", inner)
-            ip("link", "set", self._outer(number), "master", self._bridge, "up")
-            ip("link", "set", inner, "netns", netns)
-            ip("-n", netns, "addr", "add", f"{self.address(self.name(number))}/24", "dev", inner)
-            ip("-n", netns, "link", "set", inner, "up")
-            ip("-n", netns, "link", "set", "lo", "up")
-            hosts.append(f"{self.address(self.name(number))} {self.name(number)}")
+            hosts.append(f"{self.network.address(number)} {self.name(number)}")
             self._tmp(number).mkdir(mode=0o700)
         (self.folder / "hosts").write_text("\n".join([*hosts, ""]))
         self._write("bin/srun", f'exec {sys.executable} {ROOT / "tests/integration/slurm/srun.py"} "$@"')
@@ -155,20 +128,6 @@ class Cluster:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/bin/sh\n{line}\n")
         path.chmod(0o755)
-
-    def _remove(self) -> None:
-        for words in (*(("netns", "del", self._netns(number)) for number in range(1, self.size + 1)), ("link", "del", self._bridge)):
-            subprocess.run(["ip", *words], capture_output=True, check=False)
-
-    @property
-    def _bridge(self) -> str:
-        return f"rsb{self.word}"
-
-    def _netns(self, number: int) -> str:
-        return f"rs{self.word}-{number}"
-
-    def _outer(self, number: int) -> str:
-        return f"o{self.word}{number}"
 
     def _tmp(self, number: int) -> Path:
         return self.folder / f"tmp{number}"

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from ops.bench.nodes_network import NoNamespaces
 from pipeline.inference_pool import InferencePool, Server
 from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
 from pipeline.testing import wait_until
-from tests.integration.slurm.cluster import ROOT, Cluster, NoNamespaces, tell
+from tests.integration.slurm.cluster import ROOT, Cluster, tell
 from trainer_client import JobRequest, LimitsRequest, connect
 from workers.llm.scripted import Latency, PolicyOptions, ScriptedServer, ServerOptions, read_problems
 
@@ -88,9 +89,9 @@ async def test_one_run_goes_through_two_allocations_a_cut_node_and_a_preempted_o
         first = cluster.allocate(71, 2, *SMALL, state=state, ROLLSTREAM_LEASE_S="6", GRACE_S="40")
         queue = await queue_of(cluster, state, first, 71)
         await go_on(queue, 3)
-        cluster.cut(2)
+        cluster.network.cut(2)
         await go_on(queue, 7)  # by the first node, also what the second one held
-        cluster.join(2)
+        cluster.network.join(2)
         await go_on(queue, 9)
         cluster.kill(2)
         await go_on(queue, 11)

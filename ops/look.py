@@ -11,6 +11,7 @@ from pipeline.inference_pool import read_places
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask, redis_now_ms
+from pipeline.samples import handed_to
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.run_account import StepAccount, read_steps, texts, tokens_by_fate
 
@@ -25,6 +26,8 @@ class StageLook:
     """Entries that a worker holds."""
     workers: int = 0
     slots: int = 0
+    ended: int = 0
+    """Jobs that left it for good, those that were put back included; falls when a run or a lane is forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,8 @@ class RunLook:
     in_flight: int
     reserve: int
     """Prompts that wait to be drawn."""
+    unread: int
+    """Records of results that nobody has acknowledged."""
     outcomes: Mapping[str, int]
     groups: Mapping[str, int]
     groups_in_flight: int
@@ -102,8 +107,11 @@ async def look(client: AsyncClient, settings: QueueSettings) -> Look:
         found.runs += [
             run for run in await asyncio.gather(*(look_at_run(client, keys, name.decode()) for name in names)) if run is not None
         ]
+        found.stages[Stage.INIT].ended += await handed_to(client, keys, Stage.RUN)
+        found.stages[Stage.RUN].ended += await handed_to(client, keys, Stage.EVAL)
         found.delayed += int(await ask(client, "ZCARD", keys.key("z:delay")))
         found.dead += int(await ask(client, "XLEN", keys.dead))
+    found.stages[Stage.EVAL].ended = sum(sum(run.outcomes.values()) for run in found.runs)
     memory = await ask(client, "INFO", "memory")
     found.used_bytes, found.max_bytes = int(memory["used_memory"]), int(memory["maxmemory"])
     return found
@@ -133,6 +141,7 @@ async def look_at_run(client: AsyncClient, keys: Keys, name: str) -> RunLook | N
         waiting=waiting,
         in_flight=int(fields.get("inflight", 0)),
         reserve=int(await ask(client, "ZCARD", keys.reserve(name))),
+        unread=int(await ask(client, "XLEN", keys.results(name))),
         outcomes=_counters(fields, "out."),
         groups=_counters(fields, "groups."),
         groups_in_flight=int(await ask(client, "ZCARD", keys.flying(name))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -12,8 +12,12 @@ from ops.look import Look, RunLook
 from ops.run_view import bar, shares
 
 
-def screen(found: Look) -> Group:
-    """One look as a picture."""
+def screen(found: Look, *, over_time: RenderableType | None = None) -> Group:
+    """One look as a picture.
+
+    Args:
+        over_time: the looks before; None = they are not shown.
+    """
     stages = Table(box=None, pad_edge=False)
     for name in ("stage", "waiting", "running", "slots", "workers", ""):
         stages.add_column(name, justify="left" if name in ("stage", "") else "right")
@@ -28,7 +32,8 @@ def screen(found: Look) -> Group:
         )
     memory = f"{found.used_bytes / 2**20:.0f} MiB" + (f" of {found.max_bytes / 2**20:.0f}" if found.max_bytes else "")
     last = Text(f"delayed retries {found.delayed} · dead letters {found.dead} · Redis {memory}")
-    return Group(stages, Text(""), *(_run_lines(found.runs) or [Text("no run yet")]), Text(""), last)
+    before = [Text(""), over_time] if over_time is not None else []
+    return Group(stages, *before, Text(""), *(_run_lines(found.runs) or [Text("no run yet")]), Text(""), last)
 
 
 def _run_lines(runs: Sequence[RunLook]) -> list[Text]:

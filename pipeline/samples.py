@@ -54,7 +54,7 @@ async def take_sample(client: AsyncClient, keys: Keys) -> Sample:
     for run in await ask(client, "ZRANGE", keys.runs, 0, -1):
         fields = await ask(client, "HGETALL", keys.run(run.decode()))
         settled += sum(int(value) for name, value in fields.items() if name.startswith(b"out."))
-    ended = [await _handed_to(client, keys, Stage.RUN), await _handed_to(client, keys, Stage.EVAL), settled]
+    ended = [await handed_to(client, keys, Stage.RUN), await handed_to(client, keys, Stage.EVAL), settled]
     return Sample(await redis_now_ms(client), int(memory["used_memory"]), int(persistence.get("aof_current_size", 0)), tuple(ended))
 
 
@@ -75,7 +75,7 @@ async def read_samples(client: AsyncClient, keys: Keys) -> list[Sample]:
     return [sample for sample in map(parse_sample, lines) if sample is not None]
 
 
-async def _handed_to(client: AsyncClient, keys: Keys, stage: Stage) -> int:
+async def handed_to(client: AsyncClient, keys: Keys, stage: Stage) -> int:
     """Entries that the streams of a stage ever had, those that were put back included; lanes that were deleted are forgotten."""
     total = 0
     for short in {b"s:" + stage.value.encode(), *await ask(client, "SMEMBERS", keys.key("streams"))}:

@@ -36,7 +36,7 @@ class SharedLogFile:
         self._fd = -1
         self._file = (-1, -1)
         """Device and number of the open file."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def write(self, line: bytes) -> None:
         """Appends a line, which has its end.

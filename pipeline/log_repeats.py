@@ -38,7 +38,7 @@ class Repeats:
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._windows: dict[str, _Window] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a line may be written in the middle of one, by what the collector finds
 
     def __call__(self, _: object, method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
         with self._lock:
@@ -68,7 +68,7 @@ class Repeats:
         window.lines += 1
 
     def _over(self, now_s: float) -> dict[str, int]:
-        over = {name: window for name, window in self._windows.items() if window.ends_s <= now_s}
+        over = {name: window for name, window in self._windows.copy().items() if window.ends_s <= now_s}
         for name in over:
-            del self._windows[name]
+            self._windows.pop(name, None)
         return {name: window.left_out for name, window in over.items() if window.left_out}

@@ -12,7 +12,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import logging.handlers
 import os
+import queue
 import re
 import sys
 import threading
@@ -239,7 +241,7 @@ def keep_node_log(log: NodeLog, tell: Callable[[str, int], object] | None = None
             sys.stderr.write(f"{_now()} {log.path} cannot be written: {why}. Work goes on, lines are dropped.\n")
 
     _node_log_copy.keep_in(log, tell or tell_once)
-    logging.getLogger().addHandler(_FromLogging(logging.WARNING))
+    _keep_warnings_of_libraries()
     threading.excepthook = _thread_died
     assert _node_log_copy.log is not None
     return _node_log_copy.log
@@ -250,12 +252,19 @@ class _FromLogging(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger(record.name)
-        try:
-            text = record.getMessage()
-        except (TypeError, ValueError):  # its arguments do not fit
-            text = str(record.msg)
         say = log.warning if record.levelno < logging.ERROR else log.error
-        say("library_said", library=record.name, text=text, exc_info=record.exc_info)
+        say("library_said", library=record.name, text=record.getMessage())
+
+
+def _keep_warnings_of_libraries() -> None:
+    """By a thread: asyncio warns of a lost task when the collector finds it, which may be in the middle of a line of ours."""
+    found: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    handler = logging.handlers.QueueHandler(found)
+    handler.setLevel(logging.WARNING)
+    listener = logging.handlers.QueueListener(found, _FromLogging())
+    listener.start()
+    atexit.register(listener.stop)
+    logging.getLogger().addHandler(handler)
 
 
 def _thread_died(died: threading.ExceptHookArgs) -> None:

@@ -240,5 +240,5 @@ gc.collect()
     ], errors
     assert "ZeroDivisionError" in found[0]["exception"]
     assert found[1]["text"] == "to redis://u:***@h: gone"
-    assert "nobody looks" in found[2]["exception"]
+    assert "nobody looks" in found[2]["text"]
     assert errors == ""

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ops.launcher import checks, child, node
+from ops.launcher import bundled, checks, child, make_bundle, node
+from ops.launcher.bundle_file import BundleUnusable
 from ops.launcher.environment import RUN_EXTRAS, TEST_EXTRAS, Environment, NotAnEnvironment
 from ops.launcher.installs import InstallFailed, advice_for
 from ops.launcher.package_index import IndexUnusable
@@ -35,6 +36,7 @@ _OVERVIEW = """\
   ./ops/launch setup    only make the environment in .venv, and say what is there
   ./ops/launch node     run this machine's workers and their sandbox service until Ctrl-C; installs nothing
   ./ops/launch llm      run this machine's inference servers for a run until Ctrl-C; installs nothing
+  ./ops/launch bundle   put the project and all its packages into one file, for `setup`, `node` and `llm --bundle FILE` without a network
   ./ops/launch down     end your nodes and inference servers on this machine, and what `demo --keep` left running
 
 Each takes --help. The first one that you run makes .venv (`node`, `llm` and `down` do not): nothing is installed outside this folder,
@@ -53,6 +55,9 @@ def main(argv: Sequence[str]) -> int:
         warn(f"{failure}\n{advice_for(str(failure))}")
     except (InstallFailed, NotAnEnvironment) as failure:
         warn(str(failure))
+    except BundleUnusable as failure:
+        warn(str(failure))
+        return node.NOT_READY
     except OSError as failure:
         if failure.filename is None:
             raise
@@ -76,6 +81,10 @@ def _dispatch(argv: list[str]) -> int:
             _hand_over(environment, ["-m", "ops.node.down", *arguments])
         case [("node" | "llm") as what, *arguments]:
             return _node(environment, what, arguments, argv)
+        case ["bundle", *arguments]:
+            asked = make_bundle.parse(arguments)
+            _ensure(environment, RUN_EXTRAS, argv)
+            return make_bundle.make(environment, asked)
         case ["setup", *arguments]:
             return _setup(environment, arguments, argv)
         case ["test", *arguments]:
@@ -87,7 +96,14 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _node(environment: Environment, what: str, arguments: Sequence[str], argv: Sequence[str]) -> int:
-    """Its mark is judged by the environment's own Python, as it says for which one it was made."""
+    """Its mark is judged by the environment's own Python, as it says for which one it was made. A bundle has its own."""
+    try:
+        bundle, rest = bundled.taken_out(arguments)
+    except ValueError as error:
+        return node.refuse(str(error))
+    if bundle is not None:
+        environment = bundled.ready_environment(bundle, argv)
+        _hand_over(environment, ["-I", str(environment.root / bundled.LAUNCHER), what, *rest])
     if environment.python.exists() and not environment.is_ours():
         _hand_over(environment, ["-I", str(ROOT / "ops" / "launcher" / "__main__.py"), *argv])
     if why := node.missing(environment):
@@ -132,8 +148,17 @@ def _setup(environment: Environment, arguments: Sequence[str], argv: Sequence[st
         prog="ops/launch setup", description="Make the environment in .venv, or complete it, and say what is there."
     )
     parser.add_argument("--dev", action="store_true", help="with what the checks and tests need")
+    parser.add_argument("--bundle", metavar="FILE", help="without a network: packages come from what `./ops/launch bundle` made")
     asked = parser.parse_args(arguments)
-    _ensure(environment, TEST_EXTRAS if asked.dev else RUN_EXTRAS, argv)
+    wanted = TEST_EXTRAS if asked.dev else RUN_EXTRAS
+    if asked.bundle:
+        bundle = Path(asked.bundle).expanduser().absolute()
+        manifest = bundled.manifest_for_here(bundle, argv)
+        home = bundled.unpacked_once(bundle, manifest)
+        bundled.refuse_other_project(home, ROOT)
+        bundled.take_wheels_from(home, os.environ)
+        wanted |= {*manifest.extras}
+    _ensure(environment, wanted, argv)
     libc = " ".join(platform.libc_ver()).strip()
     say(f"Python       {platform.python_version()} ({Path(sys.base_prefix)}), {platform.system()} {platform.machine()} {libc}".rstrip())
     extras = ", ".join(sorted(environment.installed_extras()))

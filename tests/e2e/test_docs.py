@@ -23,6 +23,7 @@ from typer._click.exceptions import UsageError
 from ops.cli.app import app
 from ops.gateway import GatewaySettings
 from ops.housekeeping import HousekeepingSettings
+from ops.launcher import make_bundle
 from ops.launcher.steps import STEPS
 from ops.llm_server.settings import VllmSettings
 from ops.metrics.settings import MetricsSettings
@@ -138,14 +139,19 @@ def test_the_page_of_commands_shows_each_option_once_at_least() -> None:
 def test_each_command_of_the_launcher_that_is_shown_exists(command: Command) -> None:
     helped, of_nodes = command("ops.demo", "--help").stdout, command("ops.cli", "node", "run", "--help").stdout
     of_servers = command("ops.cli", "llm", "node", "--help").stdout
+    of_bundles = {f"--{name}" for name in vars(make_bundle.parse([]))}
     for place, words in shown_commands("./ops/launch"):
         match words:
             case ["demo", *options]:
                 assert all(option in helped for option in options if option.startswith("--")), (place, words)
             case ["node", *options]:
-                assert all(option in of_nodes for option in options if option.startswith("--")), (place, words)
+                assert all(option in of_nodes for option in options if option.startswith("--") and option != "--bundle"), (place, words)
             case ["llm", *options]:
-                assert all(option in of_servers for option in options if option.startswith("--")), (place, words)
+                assert all(option in of_servers for option in options if option.startswith("--") and option != "--bundle"), (place, words)
+            case ["bundle", *options]:
+                assert {option for option in options if option.startswith("--")} <= of_bundles, (place, words)
+            case ["setup", "--bundle", _]:
+                pass
             case ["test", *rest]:
                 known = {"--quick", "--system-packages", *(step.name for step in STEPS), "STEP"}
                 assert set(rest) <= known, (place, words)

@@ -59,7 +59,7 @@ def test_without_arguments_it_lists_the_commands_that_exist(clone: Path, path: P
 
     assert done.returncode == 0
     listed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("  ./ops/launch ")]
-    assert listed == ["demo", "test", "setup", "node", "llm", "down"]
+    assert listed == ["demo", "test", "setup", "node", "llm", "bundle", "down"]
 
 
 def test_a_python_that_is_too_old_or_broken_is_passed_over(clone: Path, path: Path) -> None:

@@ -8,7 +8,7 @@ Invariants:
   2. The state file is there while the server serves, whole or not at all; so is its place among the servers of a run. It names this
      process, so that one left by a process that was killed is known as such.
   3. No key stands in a command line, a log or the state file.
-  4. A server that does not start is explained by one sentence that says what to do, and the end of its log.
+  4. A server that does not start is explained by the end of its log, and one sentence that says what to do.
   5. Where a key is to guard every route, it is tried without one before anybody is told of the server; one that answers is ended.
 """
 
@@ -134,7 +134,7 @@ async def serve(
                 finally:
                     remove_state(served.state_file)
             if child.exit_code is not None:
-                say(f"the server is gone: {why_it_ended(log_tail(served.log), child.exit_code)}\n{log_tail(served.log)}")
+                say(f"{log_tail(served.log)}\nthe server is gone: {why_it_ended(log_tail(served.log), child.exit_code)}")
                 return 1
             say("ending the server")
             return 0
@@ -237,13 +237,13 @@ async def _answering(
                 look.cancel()
                 await asyncio.gather(look, return_exceptions=True)
             if child.exit_code is not None:
-                raise ServerDidNotStart(_explained(child, hosting))
+                raise ServerDidNotStart(_explained(child))
             if stop.done():
                 return None
             if look.result().alive:
                 break
             if time.monotonic() - child.started_s > hosting.start_timeout_s:
-                raise ServerDidNotStart(f"no answer within {hosting.start_timeout_s:g} s (start_timeout_s); {_end_of(child)}")
+                raise ServerDidNotStart(_explained(child, f"no answer within {hosting.start_timeout_s:g} s (start_timeout_s)"))
             await asyncio.wait((stop, ended), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
             pause_s = min(LONGEST_LOOK_S, pause_s * 1.5)
         progress.look()
@@ -257,7 +257,7 @@ async def _answering(
             if hosting.label:
                 await client.control.set_version(hosting.label)
         except ModelError as error:
-            raise ServerDidNotStart(f"it answers, but not as it should: {error}\n{_end_of(child)}") from error
+            raise ServerDidNotStart(_explained(child, f"it answers, but not as it should: {error}")) from error
     return Served(
         url=f"http://{_told(plan.host)}:{port}",
         own_url=url,
@@ -283,7 +283,7 @@ async def _refuse_open_routes(url: str, child: Child) -> None:
                 return
             answer = refusal
         except ModelError as error:
-            raise ServerDidNotStart(f"it answers, but not as it should: {error}\n{_end_of(child)}") from error
+            raise ServerDidNotStart(_explained(child, f"it answers, but not as it should: {error}")) from error
     raise ServerDidNotStart(
         f"it answers without its key ({answer!s:.80}), so it does not load the guard (--middleware): without a key it may serve on loopback"
     )
@@ -327,9 +327,7 @@ def _told(host: str) -> str:
     return socket.gethostname() if host in ("0.0.0.0", "::") else _reachable(host)
 
 
-def _explained(child: Child, hosting: Hosting) -> str:
-    return f"{why_it_ended(child.log.read_text(encoding='utf-8', errors='replace'), child.exit_code)}\n{_end_of(child)}"
-
-
-def _end_of(child: Child) -> str:
-    return f"the end of its log, {child.log}:\n{log_tail(child.log)}"
+def _explained(child: Child, why: str = "") -> str:
+    """What came last in its log and, as the last line, why it did not start: what a terminal and a launcher show of it."""
+    why = why or why_it_ended(child.log.read_text(encoding="utf-8", errors="replace"), child.exit_code)
+    return f"the end of its log, {child.log}:\n{log_tail(child.log)}\nthe server did not start: {why}"

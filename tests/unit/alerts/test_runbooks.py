@@ -1,4 +1,4 @@
-"""A runbook is read at night: what it says to type is there, in sentences too. Commands in blocks are held by the tests of all documents."""
+"""A runbook is read at night: what it says to type is there, in sentences too (blocks are held by the tests of all documents)."""
 
 from __future__ import annotations
 

@@ -59,10 +59,7 @@ def as_text(view: NodeView) -> list[str]:
     )
     ends = "not known" if left is None else f"in {age(left)}" if left >= 0 else "over"
     lines.append(f"end       {ends}; a drain takes at most {said.get('grace', '?')} s")
-    for stage in Stage:
-        lines.append(f"{stage.value.upper():9} {view.slots(stage)} slots take jobs, {view.size(stage) or '0'} wanted")
-    classes = said.get("classes", "")
-    lines.append(f"sandboxes {said.get('backend') or 'no service answers'}{f' ({classes})' if classes else ''}")
+    lines += [f"serves    run {said['serves']}: {said.get('servers') or 'no server yet'}"] if said.get("serves") else _stages(view)
     if said.get("degraded"):
         lines.append(f"          degraded, none are started: {said['degraded']}")
     scratch, images = view.number("scratch.free"), view.number("images.free")
@@ -80,6 +77,14 @@ def as_text(view: NodeView) -> list[str]:
         lines.append(f"crashes   {said.get('crashes', '?')}, the last of {said['crash.name']} ({how}); its last lines:")
         lines += [f"  {line}" for line in said.get("crash.tail", "").splitlines()]
     return [visible_line(line) for line in lines]
+
+
+def _stages(view: NodeView) -> list[str]:
+    classes = view.fields.get("classes", "")
+    return [
+        *(f"{stage.value.upper():9} {view.slots(stage)} slots take jobs, {view.size(stage) or '0'} wanted" for stage in Stage),
+        f"sandboxes {view.fields.get('backend') or 'no service answers'}{f' ({classes})' if classes else ''}",
+    ]
 
 
 def age(ms: float) -> str:

@@ -102,6 +102,8 @@ def _node_lines(facts: Facts) -> list[str]:
         lines.append(f"{len(expected)} expected, {sum(node.is_alive for node in expected)} seen")
     for node in facts.nodes:
         sizes = " ".join(f"{stage.value} {node.slots(stage)}/{node.size(stage) or 0}" for stage in Stage)
+        if node.fields.get("serves"):
+            sizes = f"{len(node.fields.get('servers', '').split())} servers of run {node.fields['serves']}"
         state = f"lost {ago(node.silent_ms / 1000)} ago" if node.is_lost else node.state
         left = "" if node.left_ms is None or not node.is_alive else f" · ends in {ago(max(0, node.left_ms) / 1000)}"
         images = node.number("images.free")

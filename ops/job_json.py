@@ -15,6 +15,7 @@ def story_as_map(story: JobStory) -> dict[str, object]:
         "job": story.job,
         "state": story.state,
         "header": dict(story.header),
+        "attempts": [asdict(attempt) for attempt in story.attempts],
         "timeline": [{"at": at, "what": what} for at, what in story.timeline()],
         "prompt": record_as_map(story.prompt),
         "trajectory": record_as_map(story.trajectory),

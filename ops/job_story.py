@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TypeVar, cast
 
+from ops.job_attempts import EarlierAttempt, earlier_attempts
 from pipeline import codec
 from pipeline.errors import DamagedBody, NewerMessage, RollstreamError
 from pipeline.keys import Keys
@@ -42,6 +43,11 @@ class JobStory:
     """What it used of sandboxes, what bounded them, and what was ended in them, over the stages so far."""
     attached: Mapping[str, int] = field(default_factory=dict)
     """What is kept beside its grade: name to bytes, as kept."""
+
+    @property
+    def attempts(self) -> tuple[EarlierAttempt, ...]:
+        """Those that ended short of what their stage makes; the newest are kept."""
+        return earlier_attempts(self.header)
 
     @property
     def state(self) -> str:

@@ -34,6 +34,8 @@ def render_story(console: Console, story: JobStory, *, longest: int) -> None:
     )
     for at, what in story.timeline():
         console.print(f"  {at}  {what}")
+    for attempt in story.attempts:
+        console.print(f"  {escape(attempt.line())}")
     stages = " · ".join(
         f"{stage.upper()} {int(h[f'ms.{stage}']) / 1000:.2f} s" for stage in ("init", "run", "eval") if h.get(f"ms.{stage}")
     )

@@ -20,12 +20,14 @@ for i = 4, #ARGV, 8 do
       terminal(job, h, {out = outcome_of(cx), why = cx})
       out[#out + 1] = 'cx:' .. cx
     elseif kind == 'back' then
+      note_attempt(job, att, stage, kind, why)
       requeue(job, h, to, 0)
       out[#out + 1] = 'back'
     else
       local counter = kind == 'lost' and 'lost' or 'failed'
       local times = tonumber(h[counter]) + (kind == 'dead' and 0 or 1)
       h[counter] = tostring(times)
+      note_attempt(job, att, stage, kind, why)
       if kind == 'dead' or times > tonumber(counter == 'lost' and h.ml or h.mf) then
         dead_letter(job, h, why)
         out[#out + 1] = 'dead'

@@ -21,6 +21,7 @@ for i = 3, #ARGV, 8 do
     out[#out + 1] = 'cx:' .. h.cx
   else
     if node ~= '' and call('HGET', P .. 'n:' .. node .. ':run', 'epoch') ~= epoch then
+      note_attempt(job, att, stage, 'node_gone', 'the service that had its sandbox ended')
       requeue(job, job_hash(job, 'run', 'grp', 'n', 'task', 'att', 'stage', 'cls', 'node'), 'init', NODE_GONE_PAUSE_MS)
       call('HSET', key, handed, eid .. '/' .. att .. '/gone')
       out[#out + 1] = 'node_gone'

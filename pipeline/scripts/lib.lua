@@ -235,6 +235,16 @@ local function requeue(job, h, stage, delay_ms)
   h.node = node
 end
 
+-- An attempt that ended short of what its stage makes, for whoever asks later what became of the job: the newest are kept. `how`: the kinds of
+-- give_up, 'salvaged', 'node_gone'. Called before the job moves on.
+local EARLIER_KEPT, WHY_KEPT = 16, 500
+local function note_attempt(job, att, stage, how, why)
+  local key = job_key(job)
+  local h = hash(key, 'own', 'at.' .. stage)
+  call('HSET', key, 'was.' .. att, table.concat({stage, how, h['at.' .. stage] or NOW, NOW, h.own or '', string.sub(why, 1, WHY_KEPT)}, '|'))
+  call('HDEL', key, 'was.' .. string.format('%d', tonumber(att) - EARLIER_KEPT))
+end
+
 -- Where a lost or failed attempt begins again: an environment that only one node has is made anew.
 local function retry_stage(h)
   if h.stage == 'run' and h.node and h.node ~= '' then return 'init' end

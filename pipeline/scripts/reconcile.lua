@@ -20,6 +20,7 @@ local function one(job)
     cancel_job(job, cx)
   elseif h.st == 'ready' or h.st == 'running' then
     if not is_there(P .. h.src, h.eid) then
+      if h.st == 'running' then note_attempt(job, h.att, h.stage, 'lost', 'Redis lost its entry') end
       requeue(job, h, retry_stage(h), 0)
       back = back + 1
     end

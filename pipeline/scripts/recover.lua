@@ -7,6 +7,7 @@
 -- Returns per entry 'fresh', 'stale', 'ready', 'lost', 'dead', 'salvaged', 'ended', 'usurped'.
 local mode, lease, me = ARGV[1], tonumber(ARGV[2]), ARGV[3] .. '#' .. ARGV[4]
 local base, most = tonumber(ARGV[5]), tonumber(ARGV[6])
+local GONE = {idle = 'its lease ran out', restart = 'its worker started anew'}
 local quiet = mode == 'idle' and tonumber(call('HGET', P .. 'janitor', 'quiet_until') or '0') > NOW
 local out = {}
 local held = mode == 'restart' and call('HGET', P .. 'w:' .. ARGV[3], 'boot')
@@ -55,11 +56,13 @@ for i = 7, #ARGV, 4 do
       unlink(turns)
       out[#out + 1] = 'ended'
     elseif h.stage == 'run' and h.recovery == 'salvage_partial' and call('EXISTS', turns) == 1 then
+      note_attempt(job, h.att, h.stage, 'salvaged', GONE[mode])
       make_ready(job, h, 'eval', nil, 'b.run', h.att, 'salvaged', h.att, 'node', '', 'epoch', '')
       out[#out + 1] = 'salvaged'
     else
       local lost = tonumber(h.lost) + 1
       h.lost = tostring(lost)
+      note_attempt(job, h.att, h.stage, 'lost', GONE[mode])
       if lost > tonumber(h.ml) then
         dead_letter(job, h, 'lost ' .. lost .. ' times, last in ' .. h.stage .. ' by ' .. (h.own or '?'))
         out[#out + 1] = 'dead'

@@ -41,6 +41,7 @@ from tests.integration.node.test_launcher import NODE_POINTS
 from tests.integration.sandbox_life.test_service_kills import SERVICE_POINTS
 from tests.integration.sandbox_nodes.test_placing import PLACING_POINTS
 from tests.integration.supervisor.test_kills import SUPERVISOR_POINTS
+from tests.integration.trainer_client.test_behind import RESTORE_POINTS
 from tests.integration.weight_update.test_deaths import UPDATE_POINTS
 
 WORKER_POINTS = {
@@ -234,6 +235,7 @@ def test_a_process_is_killed_at_every_failpoint_there_is() -> None:
         *TRAINER_POINTS,
         *COMMAND_POINTS,
         *OUTSIDE_POINTS,
+        *RESTORE_POINTS,
         *UPDATES,
         *counted,
         *SERVICE_POINTS,

@@ -76,9 +76,14 @@ def outside(cluster: Cluster) -> Iterator[QueueSettings]:
         server.communicate(timeout=30)
 
 
-async def until_up(cluster: Cluster, job: int, times: int = 1) -> None:
+async def until_up(cluster: Cluster, job: int, batch: subprocess.Popen[bytes], times: int = 1) -> None:
     """Its node says for the `times`-th time that all of it is there."""
-    await wait_until(lambda: cluster.log(job).count("node_up") >= times, f"the node of {job} is up", timeout_s=START_S)
+
+    def is_up() -> bool:
+        assert batch.poll() is None, cluster.log(job)
+        return cluster.log(job).count("node_up") >= times
+
+    await wait_until(is_up, f"the node of {job} is up", timeout_s=START_S)
 
 
 async def running_on(client: AsyncClient, keys: Keys, run: str, jobs: int) -> dict[str, set[str]]:
@@ -112,8 +117,8 @@ async def test_preempted_allocations_hand_back_what_cannot_end_and_come_back(clu
         return cluster.allocate(job, 1, *words, state=state, first=ALLOCATIONS[job], **environment)
 
     batches = {job: allocate(job) for job in ALLOCATIONS}
-    for job in ALLOCATIONS:
-        await until_up(cluster, job)
+    for job, batch in batches.items():
+        await until_up(cluster, job, batch)
     assert not any(word.endswith(("valkey-server", "redis-server")) for each in cluster.processes() for word in each.cmdline()[:1])
     assert [path.name for path in state.iterdir() if path.name == "redis"] == []  # nothing of a Redis of ours
 
@@ -154,7 +159,7 @@ async def test_preempted_allocations_hand_back_what_cannot_end_and_come_back(clu
                 assert any(int(attempt) > 3 for *_, attempt in told) == (name == "slow"), told  # handed back, or ended there
                 await run.ack(results)
             assert "process_killed" not in cluster.log(preempted), cluster.log(preempted)
-            await until_up(cluster, preempted, times=2)
+            await until_up(cluster, preempted, batches[preempted], times=2)
 
         async with (
             ScriptedServer(quick, read_problems([PROBLEMS]), host=cluster.address("here")) as model,

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from pipeline.logs import PROCESS_NAME
 from pipeline.process import PARENT_FD
@@ -106,7 +107,7 @@ class ChildProcesses:
         log = self._logs / f"{name}.log"
         own = {PARENT_FD: str(self._pipe_read), PROCESS_NAME: name, "PYTHONUNBUFFERED": "1"}
         merged = {**os.environ, **self._environment, **(environment or {}), **own}
-        with log.open("ab") as out:
+        with _opened(log) as out:
             log_start = out.tell()
             process = subprocess.Popen(
                 command,
@@ -190,6 +191,14 @@ class ChildProcesses:
                 child.process.wait()
                 killed.append(child.name)
         return killed
+
+
+def _opened(log: Path) -> BinaryIO:
+    """What a child prints is not worth as much as the child: where it cannot be kept (folder gone, read-only), it is not."""
+    try:
+        return log.open("ab")
+    except OSError:
+        return Path(os.devnull).open("ab")
 
 
 def log_tail(path: Path, *, since: int = 0) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
 
 import aiohttp
 import orjson
@@ -19,7 +19,7 @@ from ops.node.reading import NodeView, read_node
 from pipeline.inference_pool import InferencePool, Server
 from pipeline.messages import Outcome
 from pipeline.redis_client import AsyncClient, command_client
-from pipeline.testing import wait_until
+from pipeline.testing import wait_in_thread, wait_until
 from tests.integration.secrets.conftest import Asked, Said, Site
 from tests.secret_words import files_with_secrets, masked, words_in
 from trainer_client import JobRequest, LimitsRequest, connect
@@ -161,13 +161,12 @@ async def test_nothing_secret_shows_anywhere_and_nothing_of_dialogues_in_logs(si
         site.start("metrics", "metrics", "serve", "--port", "0", "--json", "--token-file", str(site.secrets / "scrape.token"), user="ops")
         view = await until_node(ops, site, lambda view: view.state == "up", "the node is up")
 
-        await run_jobs(site, trainer, model)
-
-        crashing = next(each.pid for each in view.processes if each.name == "run-0")
-        os.kill(crashing, signal.SIGSEGV)
-        crashed = await until_node(
-            ops, site, lambda view: view.number("crashes") == 1 and view.state == "up", "the crash of a worker is told"
-        )
+        with no_log(site):
+            await run_jobs(site, trainer, model)
+            os.kill(process_of(view, "eval-0"), signal.SIGKILL)
+            await until_node(ops, site, lambda view: view.number("crashes") == 1 and process_of(view, "eval-0"), "it runs again")
+        os.kill(process_of(view, "run-0"), signal.SIGSEGV)
+        crashed = await until_node(ops, site, lambda view: view.number("crashes") == 2, "the crash of a worker is told")
         assert '  File "' in crashed.fields["crash.tail"]
         gateway, metrics = await told(site, "gateway"), await told(site, "metrics")
         assert await ask_over_http(gateway["url"] + "/steps", tokens["read"]) == [200, 401, 401]
@@ -184,8 +183,27 @@ async def test_nothing_secret_shows_anywhere_and_nothing_of_dialogues_in_logs(si
     assert files_with_secrets(site.folder, but=(site.secrets,)) == []
     assert redis_words(site) == set()
     logs = [*(site.folder / "scratch/logs").rglob("*.log*"), *(site.folder / "state/logs").rglob("*.log*"), *site.output("").glob("[!c]*")]
+    assert "log_written_again" in (site.folder / "scratch/logs/n1/node.log").read_text()
     assert {"node.log", "warnings.log", "run-0.log", "node", "gateway"} <= {path.name for path in logs}
     assert [path for path in logs if "Zwiebelfisch" in path.read_text(errors="replace")] == []
+
+
+@contextmanager
+def no_log(site: Site) -> Iterator[None]:
+    """The folder of the node's log is not there, and cannot be made. Work goes on, processes are started again, and it is told."""
+    folder, output = site.folder / "scratch/logs/n1", site.output("node")
+    away = folder.rename(folder.with_name("away"))
+    folder.touch()
+    yield
+    wait_in_thread(lambda: "log_not_written" in output.read_text(), "it is told that there is no log")
+    folder.unlink()
+    away.rename(folder)
+    wait_in_thread(lambda: "log_written " in output.read_text(), "it is told that there is a log again")
+
+
+def process_of(view: NodeView, name: str) -> int:
+    """Number of one that runs; 0 = none."""
+    return next((each.pid for each in view.processes if each.name == name and each.state == "up"), 0)
 
 
 async def lock_out(site: Site) -> None:

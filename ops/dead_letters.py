@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.run_account import texts
+from pipeline.together import together
 
 LOST = re.compile(r"lost (\d+) times")
 MOST_LOOKED_AT = 100_000
@@ -61,7 +61,7 @@ async def read_dead_letters(client: AsyncClient, settings: QueueSettings, *, mos
     Raises:
         BrokerError: Redis does not answer, or not to this user.
     """
-    shards = await asyncio.gather(*(_of_shard(client, settings, shard, most, since_ms) for shard in range(settings.shards)))
+    shards = await together(*(_of_shard(client, settings, shard, most, since_ms) for shard in range(settings.shards)))
     return sorted(chain(*shards), key=lambda letter: letter.at_ms, reverse=True)
 
 

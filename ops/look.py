@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.samples import handed_to
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.run_account import StepAccount, read_steps, texts, tokens_by_fate
+from pipeline.together import together
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ async def look(client: AsyncClient, settings: QueueSettings) -> Look:
             found.stages[worker.stage].slots += worker.slots
         names = await ask(client, "ZRANGE", keys.runs, 0, -1)
         found.runs += [
-            run for run in await asyncio.gather(*(look_at_run(client, keys, name.decode()) for name in names)) if run is not None
+            run for run in await together(*(look_at_run(client, keys, name.decode()) for name in names)) if run is not None
         ]
         found.stages[Stage.INIT].ended += await handed_to(client, keys, Stage.RUN)
         found.stages[Stage.RUN].ended += await handed_to(client, keys, Stage.EVAL)

@@ -12,11 +12,12 @@ from ops.look import Look, RunLook
 from ops.run_view import bar, shares
 
 
-def screen(found: Look, *, over_time: RenderableType | None = None) -> Group:
+def screen(found: Look, troubles: Sequence[str] = (), *, over_time: RenderableType | None = None) -> Group:
     """One look as a picture.
 
     Args:
         over_time: the looks before; None = they are not shown.
+        troubles: what is wrong with the servers of Redis, in sentences.
     """
     stages = Table(box=None, pad_edge=False)
     for name in ("stage", "waiting", "running", "slots", "workers", ""):
@@ -33,7 +34,12 @@ def screen(found: Look, *, over_time: RenderableType | None = None) -> Group:
     memory = f"{found.used_bytes / 2**20:.0f} MiB" + (f" of {found.max_bytes / 2**20:.0f}" if found.max_bytes else "")
     last = Text(f"delayed retries {found.delayed} · dead letters {found.dead} · Redis {memory}")
     before = [Text(""), over_time] if over_time is not None else []
-    return Group(stages, *before, Text(""), *(_run_lines(found.runs) or [Text("no run yet")]), Text(""), last)
+    return Group(stages, *before, Text(""), *(_run_lines(found.runs) or [Text("no run yet")]), Text(""), last, *map(Text, troubles))
+
+
+def no_answer(why: str, troubles: Sequence[str]) -> Group:
+    """Instead of a look, while Redis gives none."""
+    return Group(Text("Redis gives no answer; looking again"), *map(Text, troubles or [why]))
 
 
 def _run_lines(runs: Sequence[RunLook]) -> list[Text]:

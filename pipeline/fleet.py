@@ -6,7 +6,6 @@ the streams lead to all live workers. A process that has taken its name and not 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.supervisor.run_account import texts
+from pipeline.together import together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ async def read_streams(client: AsyncClient, keys: Keys) -> list[StreamState]:
     names |= {keys.short(keys.stage_stream(stage)) for stage in Stage}
     for word in await ask(client, "SMEMBERS", keys.key("classes")):
         names.add(keys.short(keys.stage_stream(Stage.INIT, capability=word.decode())))
-    return list(await asyncio.gather(*(_stream(client, keys, name) for name in sorted(names))))
+    return list(await together(*(_stream(client, keys, name) for name in sorted(names))))
 
 
 async def read_workers(client: AsyncClient, keys: Keys, streams: Sequence[StreamState]) -> list[WorkerState]:
@@ -76,7 +76,7 @@ async def read_workers(client: AsyncClient, keys: Keys, streams: Sequence[Stream
         BrokerError: as above.
     """
     names = dict(sorted((name, stream.stage) for stream in streams for name in stream.consumers))
-    found = await asyncio.gather(*(ask(client, "HGETALL", keys.worker(name)) for name in names))
+    found = await together(*(ask(client, "HGETALL", keys.worker(name)) for name in names))
     return [_worker(name, stage, texts(fields)) for (name, stage), fields in zip(names.items(), found, strict=True) if fields]
 
 

@@ -113,6 +113,12 @@ def _credentials(settings: QueueSettings, servers: RedisServers) -> dict[str, An
     return {"username": servers.user or None, "password": servers.password or None} if servers.user or servers.password else {}
 
 
+def sentinels_of(settings: QueueSettings) -> Sentinels:
+    """The Sentinels that the URL names."""
+    servers = parse_redis_url(settings.redis_url)
+    return Sentinels(servers.nodes, servers.master, _tls(settings), _credentials(settings, servers))
+
+
 def _async_client(settings: QueueSettings, *, as_sent: bool = False, **options: Any) -> LinkedRedis | ClusterRedis:
     """The client for how the servers stand together.
 
@@ -136,7 +142,7 @@ def _async_client(settings: QueueSettings, *, as_sent: bool = False, **options: 
         return over(
             LinkPool(
                 connection_class=MasterSSLConnection if servers.tls else MasterConnection,
-                sentinels=Sentinels(servers.nodes, servers.master, _tls(settings), credentials),
+                sentinels=sentinels_of(settings),
                 db=servers.db,
                 **{**known, **credentials},
             )
@@ -172,7 +178,7 @@ def thread_client(settings: QueueSettings) -> SyncClient:
     credentials = _credentials(settings, servers)
     if servers.set_up is SetUp.SENTINEL:
         connection_class = ThreadMasterSSLConnection if servers.tls else ThreadMasterConnection
-        sentinels = Sentinels(servers.nodes, servers.master, _tls(settings), credentials)
+        sentinels = sentinels_of(settings)
         pool = redis.ConnectionPool(connection_class=connection_class, sentinels=sentinels, db=servers.db, **{**known, **credentials})
         return redis.Redis.from_pool(pool)
 

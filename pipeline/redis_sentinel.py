@@ -50,6 +50,31 @@ class Sentinels:
         return redis.ConnectionError(f"no master {self.master!r}: {'; '.join(reasons)}")
 
 
+async def ask_sentinel(
+    sentinels: Sentinels, sentinel: Node, *words: str, of: type[redis.asyncio.Connection] = redis.asyncio.Connection
+) -> Any:
+    """What one Sentinel answers to a question about the master.
+
+    Args:
+        words: the question, without the name of the master.
+        of: class of the connection.
+
+    Raises:
+        redis.RedisError, OSError: it does not answer.
+    """
+    for options in sentinels.ways:
+        connection: Any = of(host=sentinel[0], port=sentinel[1], **options)
+        try:
+            await connection.connect()
+            await connection.send_command(*words, sentinels.master, check_health=False)
+            return await connection.read_response()
+        except redis.AuthenticationError:
+            continue
+        finally:
+            await connection.disconnect(nowait=True)
+    raise redis.ConnectionError(_LOCKED)
+
+
 class _LedToMaster(redis.asyncio.Connection):
     """A connection that finds its own address."""
 
@@ -84,17 +109,7 @@ class _LedToMaster(redis.asyncio.Connection):
         raise self._sentinels.none_found(reasons)
 
     async def _named_by(self, sentinel: Node) -> Node:
-        for options in self._sentinels.ways:
-            connection: Any = self.sentinel_connection(host=sentinel[0], port=sentinel[1], **options)
-            try:
-                await connection.connect()
-                await connection.send_command(*_QUESTION, self._sentinels.master, check_health=False)
-                return _address(await connection.read_response())
-            except redis.AuthenticationError:
-                continue
-            finally:
-                await connection.disconnect(nowait=True)
-        raise redis.ConnectionError(_LOCKED)
+        return _address(await ask_sentinel(self._sentinels, sentinel, *_QUESTION, of=self.sentinel_connection))
 
 
 class MasterConnection(_LedToMaster):

@@ -85,7 +85,14 @@ class SentinelSet:
         replica: at first.
     """
 
-    def __init__(self, kind: ServerKind, stack: ExitStack, *extra: Directive, dead_after_ms: int = PATIENT_MS) -> None:
+    def __init__(
+        self,
+        kind: ServerKind,
+        stack: ExitStack,
+        *extra: Directive,
+        dead_after_ms: int = PATIENT_MS,
+        of_sentinels: Sequence[Directive] = (),
+    ) -> None:
         ports = free_ports(5)
         self.master = stack.enter_context(Node(kind, ports[0], *extra))
         self.replica = stack.enter_context(Node(kind, ports[1], ("replicaof", "127.0.0.1", str(ports[0])), *extra))
@@ -93,7 +100,7 @@ class SentinelSet:
         self.sentinels = ports[2:]
         ids = {port: secrets.token_hex(20) for port in self.sentinels}
         for port, own_id in ids.items():
-            stack.enter_context(sentinel(kind, port, self.master, self.replica, ids, own_id, dead_after_ms))
+            stack.enter_context(sentinel(kind, port, self.master, self.replica, ids, own_id, dead_after_ms, of_sentinels))
 
     @property
     def url(self) -> str:
@@ -132,7 +139,14 @@ class SentinelSet:
 
 @contextmanager
 def sentinel(
-    kind: ServerKind, port: int, master: Node, replica: Node, others: Mapping[int, str], own_id: str, dead_after_ms: int
+    kind: ServerKind,
+    port: int,
+    master: Node,
+    replica: Node,
+    others: Mapping[int, str],
+    own_id: str,
+    dead_after_ms: int,
+    extra: Sequence[Directive] = (),
 ) -> Iterator[None]:
     """A Sentinel at a port, which knows all others already. It writes its configuration, so that is a file of its own."""
     config, log = master.folder / f"sentinel-{port}.conf", master.folder / f"sentinel-{port}.log"
@@ -146,6 +160,7 @@ def sentinel(
         ("sentinel", "failover-timeout", MASTER, "3000"),
         ("sentinel", "known-replica", MASTER, "127.0.0.1", str(replica.port)),
         *(("sentinel", "known-sentinel", MASTER, "127.0.0.1", str(other), name) for other, name in others.items() if other != port),
+        *extra,
     ]
     config.write_text(render(directives))
     with log.open("wb") as sink:

@@ -25,34 +25,48 @@ def top(
     from ops.cli.connection import connected
     from ops.console import open_console
     from ops.look import look
+    from ops.status.set_up import read_set_up
+    from ops.status.set_up_troubles import of_set_up
     from ops.top_history import History
     from ops.top_over_time import over_time
-    from ops.top_view import screen
+    from ops.top_view import no_answer, screen
+    from pipeline.errors import BrokerUnreachable
 
     async def act() -> None:
         async with connected() as (settings, client):
 
-            async def seen(history: History) -> Group:
-                found = await look(client, settings)
+            async def troubles() -> list[str]:
+                return [trouble.what for trouble in of_set_up(await read_set_up(client, settings))]
+
+            async def seen(history: History | None = None) -> Group:
+                found, wrong = await asyncio.gather(look(client, settings), troubles())
+                if history is None:
+                    return screen(found, wrong)
                 history.add(found, at_s=time.monotonic())
-                return screen(found, over_time=over_time(history, every_s=every_s))
+                return screen(found, wrong, over_time=over_time(history, every_s=every_s))
+
+            async def seen_or_awaited() -> Group:
+                try:
+                    return await seen(history)
+                except BrokerUnreachable as error:  # a failover is waited for: who watches wants to see its end
+                    return no_answer(str(error), await troubles())
 
             if as_json:
                 typer.echo(orjson.dumps(asdict(await look(client, settings)), option=orjson.OPT_NON_STR_KEYS).decode())
                 return
             if once or not sys.stdout.isatty():
-                open_console().print(screen(await look(client, settings)))
+                open_console().print(await seen())
                 return
             history, console = History(), open_console()
             if console.is_dumb_terminal:  # nothing can be drawn over: a look after the other, as they come
                 console.print(await seen(history))
                 while True:
                     await asyncio.sleep(every_s)
-                    console.print(Text(""), await seen(history))
+                    console.print(Text(""), await seen_or_awaited())
             with Live(await seen(history), console=console, screen=True, auto_refresh=False) as live:
                 while True:
                     await asyncio.sleep(every_s)
-                    live.update(await seen(history), refresh=True)
+                    live.update(await seen_or_awaited(), refresh=True)
 
     try:
         asyncio.run(act())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ops.doctor import machine, server, serving
 from ops.doctor.finding import Finding, Grade, fail, note
+from ops.status.look import explained
 from ops.status.reach import reached, settings_of_server
 from ops.status.trouble import Unreached
 from ops.status.verdict import one_line
@@ -60,7 +61,7 @@ async def _redis(settings: QueueSettings, key_file: Path | None) -> list[Finding
         async with reached(found) as client:
             return [*told, *(finding for part in await asyncio.gather(*_of_server(client, found, key_file)) for finding in part)]
     except Unreached as error:
-        trouble = error.trouble
+        trouble = (await explained(error, settings)).trouble
         do = "mend what it says, or ROLLSTREAM_REDIS_URL and its password file: rollstream config show --origin"
         return [*told, fail("redis", f"{trouble.cause}: {one_line(trouble.what)}", do)]
 
@@ -70,6 +71,7 @@ def _of_server(client: AsyncClient, settings: QueueSettings, key_file: Path | No
         "redis.settings": lambda: server.version_and_settings(client),
         "clock": lambda: server.clock(client),
         "redis.layout": lambda: server.layout(client, settings),
+        "redis.set_up": lambda: server.set_up(client, settings),
         "redis.rights": lambda: server.rights(client, settings),
         "servers": lambda: serving.servers(client, settings, key_file),
     }

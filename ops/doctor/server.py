@@ -11,14 +11,23 @@ import redis
 
 from ops.doctor.finding import Finding, fail, note, ok, warn
 from ops.redis_users import roles
+from ops.status.set_up import read_set_up
+from ops.status.set_up_troubles import of_set_up
 from pipeline.clock_skew import LARGE_MS, clock_skew_ms
 from pipeline.errors import BrokerMisused, BrokerUnreachable
 from pipeline.keys import Keys
+from pipeline.redis_address import SetUp
 from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.settings import QueueSettings
 
 QUEUE_USERS = ("trainer", "worker", "supervisor", "ops")
 """Of those that `ops/redis_users.py` makes, who use the queue of rollouts. A user of any other name is taken for a worker."""
+DO_ABOUT = {
+    "master_down": "wait for the failover, or start it again; without a replica in reach nobody takes its place",
+    "slots_unserved": "redis-cli --cluster check, then --cluster fix",
+    "replica_lost": "start the replica again; INFO replication of the master says how far it is",
+    "sentinel_lost": "start it again, or take it out of ROLLSTREAM_REDIS_URL; one that wants a password is given that of the servers",
+}
 LEAST_REDIS, LEAST_VALKEY = (7, 0), (7, 2)
 
 
@@ -128,6 +137,33 @@ async def layout(client: AsyncClient, settings: QueueSettings) -> AsyncIterator[
         yield fail("redis.layout", f"made with {shards} shards, queue.shards is {settings.shards}", f"set ROLLSTREAM_SHARDS={shards}")
     else:
         yield ok("redis.layout", f"namespace {settings.namespace}, {settings.shards} shards")
+
+
+async def set_up(client: AsyncClient, settings: QueueSettings) -> AsyncIterator[Finding]:
+    """How the servers stand together: masters, replicas, Sentinels, slots."""
+    facts = await read_set_up(client, settings)
+    troubles = list(of_set_up(facts))
+    for trouble in troubles:
+        say = fail if trouble.is_blocking else warn
+        yield say(f"redis.{trouble.cause}", trouble.what, DO_ABOUT[trouble.cause])
+    if facts.set_up is SetUp.SINGLE:
+        return
+    if not troubles:
+        masters = ", ".join(f"{master.address} with {'?' if master.replicas is None else master.replicas}" for master in facts.masters)
+        by = f", {len(facts.sentinels)} Sentinels agree" if facts.sentinels else ""
+        yield ok("redis.set_up", f"{facts.set_up}: master and replicas in sync: {masters}{by}")
+    if not facts.wait_replicas:
+        yield note(
+            "redis.wait_replicas",
+            "queue.wait_replicas is 0: a failover forgets the last moments, whose work is done again",
+            "with two replicas a master, set ROLLSTREAM_WAIT_REPLICAS=1 (docs/how-to/separate-redis.md)",
+        )
+    elif any(master.replicas == facts.wait_replicas for master in facts.masters):
+        yield warn(
+            "redis.wait_replicas",
+            f"a master has no more replicas than wait_replicas = {facts.wait_replicas}: when one is lost the queue stands",
+            "add a replica",
+        )
 
 
 async def rights(client: AsyncClient, settings: QueueSettings) -> AsyncIterator[Finding]:

@@ -5,7 +5,6 @@ What this user may not ask is left out, and named in `refused`; that Redis keeps
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ import redis
 from ops.dead_letters import DeadLetter, read_dead_letters
 from ops.look import RunLook, look_at_run
 from ops.node.reading import NodeView, read_nodes
+from ops.status.set_up import SetUpFacts, read_set_up
 from pipeline.causes import Reason
 from pipeline.clock_skew import clock_skew_ms
 from pipeline.errors import BrokerMisused
@@ -28,6 +28,7 @@ from pipeline.keys import Keys, shard_of
 from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.samples import Sample, read_samples
 from pipeline.settings import QueueSettings
+from pipeline.together import together
 from pipeline.wait_reasons import Fleet, WaitReasons
 
 RECENT_MS = 15 * 60_000
@@ -37,6 +38,8 @@ MOST_RUNS = 100
 MOST_DELAYED = 64
 BODIES_LOOKED_AT = 8
 """From so many unread results the size of the others is guessed."""
+TRIED = ("acl|log", "config|get")
+"""What each look tries, though most users may not: no sign that something is set wrongly."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Part = TypeVar("Part")
 
@@ -94,6 +97,7 @@ class Facts:
     skew_ms: int
     """This machine's clock less that of Redis."""
     redis: RedisFacts | None
+    set_up: SetUpFacts
     streams: Sequence[StreamState]
     workers: Sequence[WorkerState]
     lanes_read: frozenset[str]
@@ -136,16 +140,17 @@ async def read_facts(client: AsyncClient, settings: QueueSettings) -> Facts:
     now_ms = await redis_now_ms(client)
     skew_ms = clock_skew_ms(asked_s, now_ms / 1000, time.time())
     shards = [Keys.of_shard(settings.namespace, shard) for shard in range(settings.shards)]
-    streams_of = await asyncio.gather(*(read_streams(client, keys) for keys in shards))
+    streams_of = await together(*(read_streams(client, keys) for keys in shards))
     streams = list(chain(*streams_of))
-    workers = await asyncio.gather(*(read_workers(client, keys, streams) for keys in shards))
+    workers = await together(*(read_workers(client, keys, streams) for keys in shards))
     fleets = [Fleet(*found) for found in zip(streams_of, workers, strict=True)]
     lanes = sorted({stream.node for stream in streams if stream.node})
-    runs = list(chain(*await asyncio.gather(*(_runs(client, settings, keys, fleet) for keys, fleet in zip(shards, fleets, strict=True)))))
+    runs = list(chain(*await together(*(_runs(client, settings, keys, fleet) for keys, fleet in zip(shards, fleets, strict=True)))))
     return Facts(
         now_ms=now_ms,
         skew_ms=skew_ms,
         redis=await may_be_refused(lambda: _redis(client, settings, shards), "INFO", None),
+        set_up=await read_set_up(client, settings),
         streams=streams,
         workers=tuple({worker.consumer: worker for worker in chain(*workers)}.values()),
         lanes_read=frozenset(await _lanes_read(client, shards, lanes)),
@@ -153,10 +158,10 @@ async def read_facts(client: AsyncClient, settings: QueueSettings) -> Facts:
         heard_ms=await _heard(client, shards),
         runs=runs,
         dead=await read_dead_letters(client, settings, most=MOST_DEAD, since_ms=now_ms - RECENT_MS),
-        dead_total=sum(await asyncio.gather(*(ask(client, "XLEN", keys.dead) for keys in shards))),
-        delayed=sum(await asyncio.gather(*(ask(client, "ZCARD", keys.key("z:delay")) for keys in shards))),
-        lost_jobs=dict(chain(*await asyncio.gather(*(_lost_jobs(client, keys) for keys in shards)))),
-        samples=await asyncio.gather(*(read_samples(client, keys) for keys in shards)),
+        dead_total=sum(await together(*(ask(client, "XLEN", keys.dead) for keys in shards))),
+        delayed=sum(await together(*(ask(client, "ZCARD", keys.key("z:delay")) for keys in shards))),
+        lost_jobs=dict(chain(*await together(*(_lost_jobs(client, keys) for keys in shards)))),
+        samples=await together(*(read_samples(client, keys) for keys in shards)),
         denials=await _denials(client),
         refused=tuple(refused),
     )
@@ -173,7 +178,7 @@ def _is_refusal(error: Exception) -> bool:
 async def _redis(client: AsyncClient, settings: QueueSettings, shards: Sequence[Keys]) -> RedisFacts:
     info = await ask(client, "INFO")
     config = await _config(client)
-    reserved = await asyncio.gather(*(ask(client, "HGET", keys.meta, "reserved") for keys in shards))
+    reserved = await together(*(ask(client, "HGET", keys.meta, "reserved") for keys in shards))
     stops_writes = "save" not in config or (bool(config["save"]) and config.get("stop-writes-on-bgsave-error") == "yes")
     return RedisFacts(
         version=f"{'valkey' if 'valkey_version' in info else 'redis'} {info.get('valkey_version') or info.get('redis_version', '?')}",
@@ -215,9 +220,6 @@ def _disk_free(settings: QueueSettings, folder: str) -> int | None:
     return disk.f_bavail * disk.f_frsize
 
 
-async def _denials(client: AsyncClient) -> list[str]:
-    """What users were refused in the last ten minutes. Only administrators may ask; nobody else misses it."""
-    try:
 def _working_folder(info: Mapping[str, Any]) -> str:
     """That of the server's process, which is the folder of its data, for who may not ask its settings; empty = it is not seen here.
 
@@ -230,6 +232,9 @@ def _working_folder(info: Mapping[str, Any]) -> str:
         return ""
 
 
+async def _denials(client: AsyncClient) -> list[str]:
+    """What users were refused in the last ten minutes. Only administrators may ask; nobody else misses it."""
+    try:
         found: Any = await ask(client, "ACL LOG", 32)  # Any: maps of mixed values
     except (BrokerMisused, redis.ResponseError):
         return []
@@ -237,6 +242,8 @@ def _working_folder(info: Mapping[str, Any]) -> str:
     for row in found:
         fields = {_text(name): value for name, value in row.items()}
         reason = _text(fields.get("reason", ""))
+        if _text(fields.get("object", "")) in TRIED:
+            continue
         if reason in ("command", "key", "channel") and float(_text(str(fields.get("age-seconds", "0")))) < 600:
             said.append(f"user {_text(fields.get('username', '?'))} was refused the {reason} {_text(fields.get('object', '?'))}")
     return list(dict.fromkeys(said))
@@ -248,7 +255,7 @@ def _working_folder(info: Mapping[str, Any]) -> str:
 async def _lanes_read(client: AsyncClient, shards: Sequence[Keys], nodes: Sequence[str]) -> list[str]:
     found = []
     for node in nodes:
-        beats = await asyncio.gather(*(ask(client, "EXISTS", keys.key("n", node, "run")) for keys in shards))
+        beats = await together(*(ask(client, "EXISTS", keys.key("n", node, "run")) for keys in shards))
         if any(beats):
             found.append(node)
     return found
@@ -264,7 +271,7 @@ async def _heard(client: AsyncClient, shards: Sequence[Keys]) -> dict[str, int]:
 
 async def _lost_jobs(client: AsyncClient, keys: Keys) -> list[tuple[str, int]]:
     jobs = [word.decode() for word in await ask(client, "ZRANGE", keys.key("z:delay"), 0, MOST_DELAYED - 1)]
-    lost = await asyncio.gather(*(ask(client, "HGET", keys.job(job), "lost") for job in jobs))
+    lost = await together(*(ask(client, "HGET", keys.job(job), "lost") for job in jobs))
     return [(job, int(count or 0)) for job, count in zip(jobs, lost, strict=True) if int(count or 0) >= 2]
 
 
@@ -272,7 +279,7 @@ async def _runs(client: AsyncClient, settings: QueueSettings, keys: Keys, fleet:
     """Those whose trainer was heard last."""
     names = [name.decode() for name in await ask(client, "ZREVRANGE", keys.runs, 0, MOST_RUNS - 1)]
     own = [name for name in names if keys == Keys.of_shard(settings.namespace, shard_of(name, settings.shards))]
-    return [run for run in await asyncio.gather(*(_run(client, settings, keys, fleet, name) for name in own)) if run is not None]
+    return [run for run in await together(*(_run(client, settings, keys, fleet, name) for name in own)) if run is not None]
 
 
 async def _run(client: AsyncClient, settings: QueueSettings, keys: Keys, fleet: Fleet, name: str) -> RunFacts | None:
@@ -303,5 +310,5 @@ async def _unread_bytes(client: AsyncClient, keys: Keys, run: str, unread: int) 
         bodies += [
             keys.body(job, fields[word].decode(), kind) for word, kind in ((b"ra", "run"), (b"ea", "eval")) if word in fields and job
         ]
-    sizes = await asyncio.gather(*(ask(client, "STRLEN", key) for key in bodies))
+    sizes = await together(*(ask(client, "STRLEN", key) for key in bodies))
     return sum(map(int, sizes)) * unread // len(newest)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from ops.status.reach import PATIENCE_S, reached, settings_of_server, while_it_answers
 from ops.status.trouble import Unreached
 from ops.status.verdict import Judgement, unreached
+from pipeline.redis_address import SetUp, parse_redis_url
+from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
 
 if TYPE_CHECKING:
@@ -28,5 +31,17 @@ async def look_and_judge(settings: QueueSettings, *, patience_s: float = PATIENC
 
             facts = await while_it_answers(client, lambda: read_facts(client, found), found, patience_s=patience_s)
     except Unreached as error:
-        return unreached(error), None
+        return unreached(await explained(error, settings)), None
     return judge(facts), facts
+
+
+async def explained(error: Unreached, settings: QueueSettings) -> Unreached:
+    """The same with what Sentinels, or the other nodes of a Cluster, know of it."""
+    if error.trouble.cause != "redis_unreachable" or not settings.redis_url or parse_redis_url(settings.redis_url).set_up is SetUp.SINGLE:
+        return error
+    from ops.status.set_up import read_set_up
+    from ops.status.set_up_troubles import of_set_up
+
+    async with aclosing(command_client(settings)) as client:
+        found = [trouble for trouble in of_set_up(await read_set_up(client, settings)) if trouble.is_blocking]
+    return Unreached(min(found, key=lambda trouble: trouble.order)) if found else error

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 ORDER = (
     "redis_unreachable",
     "wrong_password",
+    "master_down",
+    "slots_unserved",
+    "replica_lost",
+    "sentinel_lost",
     "redis_disk_full",
     "redis_memory_full",
     "acl_too_narrow",

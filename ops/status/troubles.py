@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from ops.dead_letters import LOST
 from ops.run_view import ago
 from ops.status.facts import RECENT_MS, Facts, RunFacts
+from ops.status.set_up_troubles import of_set_up
 from ops.status.trends import ended_lately, jobs_a_second
 from ops.status.trouble import Trouble
 from pipeline.clock_skew import LARGE_MS
@@ -48,6 +49,7 @@ def troubles(facts: Facts) -> list[Trouble]:
     """All of them, the first one first."""
     found = [
         *_of_redis(facts),
+        *of_set_up(facts.set_up),
         *_of_rights(facts),
         *_of_stages(facts),
         *_of_lanes(facts),

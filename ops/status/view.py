@@ -8,10 +8,12 @@ from dataclasses import asdict
 
 from ops.run_view import ago
 from ops.status.facts import Facts, RunFacts
+from ops.status.set_up import SetUpFacts
 from ops.status.trends import hours_until_full, jobs_a_second
 from ops.status.verdict import Judgement, command_line, one_line
 from pipeline.inference_pool import pause_words, standing
 from pipeline.messages import Json, Stage
+from pipeline.redis_address import SetUp
 
 MOST_LINES = 20
 """Of nodes, of servers and of runs; the others are counted."""
@@ -36,6 +38,7 @@ def as_map(judgement: Judgement, facts: Facts) -> Json:
     memory_h, disk_h = hours_until_full(facts)
     return {
         **judgement.as_map(),
+        "set_up": asdict(facts.set_up),
         "redis": None
         if facts.redis is None
         else {**asdict(facts.redis), "hours_until_memory_full": memory_h, "hours_until_disk_full": disk_h},
@@ -88,7 +91,19 @@ def _redis_lines(facts: Facts) -> Iterator[str]:
     free = "disk not visible from here" if server.disk_free_bytes is None else f"disk {size(server.disk_free_bytes)} free{_full(disk_h)}"
     evicted = f" · {server.evicted_keys} keys EVICTED" if server.evicted_keys else ""
     yield f"         {aof} · {free}{evicted}"
+    yield from (f"         {line}" for line in set_up_lines(facts.set_up))
     yield f"         delayed retries {facts.delayed} · dead letters {facts.dead_total}"
+
+
+def set_up_lines(facts: SetUpFacts) -> Iterator[str]:
+    """Who the masters are, and who would take over; nothing of a single server."""
+    if facts.set_up is SetUp.SINGLE:
+        return
+    by = f"Sentinels {sum(not each.fault for each in facts.sentinels)}/{len(facts.sentinels)}" if facts.sentinels else "Cluster"
+    for master in facts.masters:
+        known = "replicas not visible" if master.replicas is None else f"{master.replicas} replicas in sync"
+        shards = f" · shards {', '.join(map(str, master.shards))}" if master.shards else ""
+        yield f"{by} · master {master.address}{'' if master.answers else ' DOWN'} · {known}{shards}"
 
 
 def _full(hours: float | None) -> str:

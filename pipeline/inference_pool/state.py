@@ -5,7 +5,6 @@ What a server says of itself may be missing: a look comes first.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import cast
 
@@ -13,6 +12,7 @@ from pipeline.inference_pool.labels import AllowedLabels, is_updating
 from pipeline.inference_pool.records import ControlledBy, Pause, PoolState, ServerState, Standing
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask, redis_now_ms
+from pipeline.together import together
 
 
 async def read_state(client: AsyncClient, keys: Keys, run: str) -> PoolState:
@@ -32,7 +32,7 @@ async def read_state(client: AsyncClient, keys: Keys, run: str) -> PoolState:
         rerouted=int(fields.get("rerouted", "0")),
         lost_tokens=int(fields.get("lost_tokens", "0")),
         aborted=int(fields.get("aborted", "0")),
-        servers=tuple(await asyncio.gather(*(_server(client, keys, run, url, now_ms, allowed) for url in urls))),
+        servers=tuple(await together(*(_server(client, keys, run, url, now_ms, allowed) for url in urls))),
     )
 
 

@@ -32,7 +32,7 @@ from ops.llm_server.place import PlaceInRun
 from ops.llm_server.progress import Progress, Say
 from ops.llm_server.state_file import left_by_the_dead, remove_state, write_state
 from pipeline.engines import ModelError
-from pipeline.engines.errors import Refused
+from pipeline.engines.errors import Refused, Retryable
 from pipeline.engines.exchange import Exchange
 from pipeline.errors import RollstreamError
 from pipeline.folders import make_folder
@@ -251,7 +251,8 @@ async def _answering(
             await _refuse_open_routes(url, child)
         progress.say("first token")  # takes seconds: what is compiled or loaded late is so before anybody counts on it
         try:
-            caps = await _or_stop(client.probe(), stop)
+            until_s = child.started_s + hosting.start_timeout_s
+            caps = await _or_stop(first_token(client.probe, lambda: time.monotonic() > until_s), stop)
             if caps is None:
                 return None
             if hosting.label:
@@ -287,6 +288,24 @@ async def _refuse_open_routes(url: str, child: Child) -> None:
     raise ServerDidNotStart(
         f"it answers without its key ({answer!s:.80}), so it does not load the guard (--middleware): without a key it may serve on loopback"
     )
+
+
+async def first_token(probe: Callable[[], Awaitable[Caps]], is_late: Callable[[], bool]) -> Caps:
+    """What a server can do, once it has sampled a token. The first call may take longer than a client waits: kernels are compiled then.
+
+    Args:
+        probe: asks for a token.
+        is_late: whether the start has taken too long.
+
+    Raises:
+        ModelError: no token came.
+    """
+    while True:
+        try:
+            return await probe()
+        except Retryable as error:
+            if error.reason != "timeout" or is_late():
+                raise
 
 
 async def _or_stop(call: Awaitable[Caps], stop: asyncio.Task[object]) -> Caps | None:

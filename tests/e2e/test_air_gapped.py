@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ops.launcher import make_bundle
+from ops.launcher.bundle_file import read_manifest
 from ops.launcher.environment import Environment
 from tests.e2e.conftest import ROOT
 
@@ -104,7 +106,8 @@ def project(tmp_path: Path) -> Path:
 def test_launches_without_a_network_run_what_is_in_the_bundle(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two at once on one machine: one reads the bundle, one installs, both run, and later ones read its list alone."""
+    """Two at once on one machine, while a third unpacks: they wait, one reads the bundle, one installs, both run. Later ones read its list
+    alone."""
     index = tmp_path / "index"
     index.mkdir()
     for name in ("a-package", "other-package", "pip"):
@@ -127,16 +130,25 @@ def test_launches_without_a_network_run_what_is_in_the_bundle(
     environ["ROLLSTREAM_SCRATCH_DIR"] = str(tmp_path / "scratch")
     (project / ".venv").unlink()
 
-    first = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
+    place = tmp_path / "scratch/bundles"
+    place.mkdir(mode=0o700, parents=True)
+    place.parent.chmod(0o700)
+
+    with (place / f"{read_manifest(bundle).id[:16]}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        first = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
+        waits = [process.stdout.readline() for process in first if process.stdout is not None]
+        unpacked = [path.name for path in place.iterdir() if path.is_dir()]
     told = [process.communicate(timeout=250)[0] for process in first]
 
     assert [process.returncode for process in first] == [0, 0], told
-    place = tmp_path / "scratch/bundles"
+    assert (["another launch unpacks rs.tar" in line for line in waits], unpacked) == ([True, True], [])
     for text in told:
         assert "network: Network is unreachable" in text
         assert f"runs node run --run 4 in {place}/" in text
     assert "".join(told).count("Unpacked rs.tar") == 1
     assert "".join(told).count("packages in place") == 1
+    assert "".join(told).count("wheels from no index, find-links only") == 1
     assert not (project / ".venv").exists()
 
     with bundle.open("r+b") as file:

@@ -125,10 +125,11 @@ def test_it_is_unpacked_once_a_machine_and_whole_or_not_at_all(bundle: Path, scr
     [
         (lambda path: path.write_bytes(path.read_bytes()[:1_000_000]), "copied in part"),
         (lambda path: rewritten(path, "wheels/big-1-py3-none-any.whl", b"other").replace(path), "is not what the list"),
+        (lambda path: rewritten(path, "wheels/big-1-py3-none-any.whl", bytes(3_000_000)).replace(path), "is not what the list"),
         (lambda path: rewritten(path, "rollstream/ops/launch").replace(path), r"rollstream/ops/launch and 0 more files are missing"),
         (lambda path: added(path, "wheels/more.whl"), "wheels/more.whl is not in the list"),
     ],
-    ids=["cut off", "changed", "missing", "more"],
+    ids=["cut off", "another size", "changed", "missing", "more"],
 )
 def test_what_is_not_in_the_list_or_not_as_it_says_leaves_nothing_to_run(bundle: Path, scratch: Path, damage: object, says: str) -> None:
     manifest = read_manifest(bundle)

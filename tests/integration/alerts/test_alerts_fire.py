@@ -100,6 +100,7 @@ TROUBLES: list[tuple[Trouble, set[str]]] = [
     (dead, {"RollstreamDeadLetters"}),
     (staging.image_missing, {"RollstreamDeadLetters", STANDS}),
     (degraded, {"RollstreamNodeDegraded"}),
+    (staging.node_degraded, {"RollstreamNodeDegraded", STANDS}),  # of a worker that no launcher started
     (lost, {"RollstreamNodeLost"}),
     (two_versions, {"RollstreamVersionMix"}),
     (unread, {"RollstreamResultsUnread"}),

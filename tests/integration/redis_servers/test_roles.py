@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from ops.housekeeping.jobs import JOBS
 from ops.look import look
 from ops.redis_acl import make_acl
 from ops.redis_users import SENTINEL, password_file, roles
@@ -22,7 +23,7 @@ from pipeline.messages import Grade
 from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.loop import Supervisor
-from pipeline.testing import PrivateServer
+from pipeline.testing import PrivateServer, wait_in_thread
 from tests.integration.stages.fleet import TASK, Fleet, Play
 from tests.integration.trainer_client.rows import member_of, rows
 from trainer_client import JobRequest, StepRequest, connect
@@ -37,6 +38,23 @@ job = queue.enqueue_image("prune")
 queue.work("images", burst=True)
 print(queue.result(job)[0])
 """
+NOT_FOR_RQ = (
+    ("HGETALL", "{rs:0}:meta"),
+    ("XADD", "{rs:0}:s:init", "*", "job", "x"),
+    ("XRANGE", "{rs:0}:s:results:run1", "-", "+"),
+    ("DEL", "{rs:0}:meta"),
+    ("RENAME", "rs:hk:x", "{rs:0}:meta"),
+    ("PUBLISH", "{rs:0}:x", "1"),
+    ("EVAL", "return redis.call('HGETALL', KEYS[1])", "1", "{rs:0}:meta"),
+    ("EVAL", "return redis.call('SET', '{rs:0}:meta', '1')", "0"),
+    ("SET", "rs:other", "1"),
+    ("KEYS", "*"),
+    ("CONFIG", "GET", "*"),
+    ("ACL", "LIST"),
+    ("FLUSHALL",),
+    ("SHUTDOWN",),
+)
+"""What the user of housekeeping's queue may not do."""
 As = Callable[[str], QueueSettings]
 
 
@@ -113,6 +131,56 @@ def test_housekeeping_works_as_its_own_user_and_sees_nothing_of_the_queue(guarde
     secret = password_file(tmp_path, "rq").read_text().strip()
     with redis.Redis.from_url(settings.redis_url, username="rq", password=secret) as rq, pytest.raises(redis.exceptions.NoPermissionError):
         rq.hgetall("{rs:0}:meta")
+
+
+@pytest.mark.one_server
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_every_job_of_housekeeping_is_done_with_its_queue_held_by_the_user_rq(guarded: tuple[As, redis.Redis], tmp_path: Path) -> None:
+    """A replica as a site runs it: RQ as `rq`, what the jobs do in the queue of rollouts as `worker`. Nobody is refused anything."""
+    as_user, admin = guarded
+    rq, worker = as_user("rq"), as_user("worker")
+    every = {f"ROLLSTREAM_HOUSEKEEPING_{name.upper().replace('-', '_')}_EVERY_S": "3600" for name in JOBS}
+    environment = {
+        **every,
+        "ROLLSTREAM_REDIS_URL": worker.redis_url,
+        "ROLLSTREAM_REDIS_USER": "worker",
+        "ROLLSTREAM_REDIS_PASSWORD_FILE": str(worker.redis_password_file),
+        "ROLLSTREAM_HOUSEKEEPING_REDIS_URL": rq.redis_url,
+        "ROLLSTREAM_HOUSEKEEPING_REDIS_USER": "rq",
+        "ROLLSTREAM_HOUSEKEEPING_REDIS_PASSWORD_FILE": str(rq.redis_password_file),
+        "ROLLSTREAM_HOUSEKEEPING_GONE_RUN_KEEP_S": "3600",
+        "ROLLSTREAM_HOUSEKEEPING_EXPORT_RUNS": '["swe-*"]',
+        "ROLLSTREAM_HOUSEKEEPING_EXPORT_DIR": str(tmp_path / "exported"),
+        **{f"ROLLSTREAM_{name}_DIR": str(tmp_path / name.lower()) for name in ("RUN", "DATA", "SCRATCH", "STATE")},
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+    }
+    log = tmp_path / "replica.log"
+    with log.open("wb") as out:
+        replica = subprocess.Popen([sys.executable, "-m", "ops.cli", "housekeeping", "run"], env=environment, stdout=out, stderr=out)
+    try:
+        wait_in_thread(lambda: finished(admin) == set(JOBS), "each job was done", timeout_s=90)
+        replica.terminate()
+        assert replica.wait(45) == 0, log.read_text()
+    finally:
+        replica.kill()
+        replica.wait()
+    assert refusals(admin) == []
+
+    secret = password_file(tmp_path, "rq").read_text().strip()
+    assert secret not in log.read_text()
+    with redis.Redis.from_url(rq.redis_url, username="rq", password=secret) as held:
+        for words in NOT_FOR_RQ:
+            with pytest.raises(redis.exceptions.ResponseError, match=r"(?i)permission|NOPERM|can't run|may not|ACL failure"):
+                held.execute_command(*words)
+
+
+def finished(admin: redis.Redis) -> set[str]:
+    """Jobs of housekeeping that came to a good end, by name."""
+    found = [key for key in admin.scan_iter("rs:hk:job:*", count=1000) if admin.hget(key, "status") == b"finished"]
+    names = [key.decode().removeprefix("rs:hk:job:") for key in found]
+    return {job for job in JOBS if any(name.startswith(f"{job}-") for name in names)}
 
 
 @pytest.mark.one_server

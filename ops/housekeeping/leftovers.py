@@ -3,7 +3,8 @@
     SCRATCH/sandboxes/*    sandboxes of a service that is gone; under the two locks that a service holds while it lives, and only older
     ones: what a service that comes now finds, it removes itself
     RUN/*                  sockets that nobody listens at
-    STATE, SCRATCH/logs/** logs that nothing was written to for `logs_keep_s`
+    STATE/logs/**          logs that nothing was written to for `logs_keep_s`
+    SCRATCH/logs/*/**      the same, of nodes that do not run
     EXPORT_DIR/*/*/.part-* parts that an export did not finish, after a day
 
 Only files of this user are touched, and only what has such a place and name. Links are not followed.
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from ops.export.parts import UNFINISHED
 from ops.housekeeping.places import Found, Workplace
+from ops.node.files import FOLDER, notes_here
 from pipeline.folders import Folders
 from workers.sandbox.local.folder import sandbox_paths
 from workers.sandbox.service.janitor import tidy
@@ -46,7 +48,7 @@ def _remove(place: Workplace) -> Found:
     removed: dict[str, int] = {"sandboxes": _sandboxes(SandboxSettings.load(), dry_run=place.dry_run)}
     found = {
         "sockets": _dead_sockets(folders.run),
-        "logs": [path for above in (folders.state, folders.scratch) for path in _older(above / "logs", LOG_NAMES, settings.logs_keep_s)],
+        "logs": [*_older(folders.state / "logs", LOG_NAMES, settings.logs_keep_s), *_logs_of_nodes(folders, settings.logs_keep_s)],
         "unfinished_parts": _older(settings.export_dir, (f"{UNFINISHED}*",), UNFINISHED_S),
     }
     for what, paths in found.items():
@@ -89,6 +91,14 @@ def _nobody_listens(path: Path) -> bool:
         except OSError as error:
             return error.errno == errno.ECONNREFUSED
     return False
+
+
+def _logs_of_nodes(folders: Folders, age_s: float) -> Iterator[Path]:
+    """Of those that do not run: what a process prints beside the log may be silent for long."""
+    running = {Path(note.logs) for _, note in notes_here(folders.run / FOLDER) if note.is_up}
+    for folder in _entries(folders.scratch / "logs"):
+        if folder not in running:
+            yield from _older(folder, LOG_NAMES, age_s)
 
 
 def _older(folder: Path | None, names: tuple[str, ...], age_s: float) -> Iterator[Path]:

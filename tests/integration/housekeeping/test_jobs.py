@@ -7,10 +7,12 @@ import os
 import signal
 import socket
 import time
+from contextlib import ExitStack
 
 import pytest
 
 from ops.housekeeping import JOBS
+from ops.node.files import FOLDER, NodeFiles
 from pipeline.blobs import Life, SharedFolder
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
@@ -145,14 +147,17 @@ async def test_the_report_of_a_day_counts_deaths_by_kind_and_shows_nothing_as_it
 
 def test_files_of_dead_processes_go_and_those_of_living_ones_stay(site: Site) -> None:
     run, logs, export = site.home / "run", site.home / "state/logs/old", site.home / "export"
-    for folder in (run, logs, export / "r/steps"):
+    gone, here = (site.home / "scratch/logs" / name for name in ("gone", "here"))
+    for folder in (run, run / FOLDER, logs, gone, here, export / "r/steps"):
         folder.mkdir(parents=True, mode=0o700)
     dead, alive = run / "dead", run / "alive"
-    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as forgotten:
+    with ExitStack() as stack, socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as forgotten:
         listening.bind(str(alive))
         listening.listen()
         forgotten.bind(str(dead))
-        files = [logs / "worker.log", logs / "notes.txt", export / "r/steps/.part-x", export / "r/steps/part-1.jsonl", logs / "young.log"]
+        files = [logs / "worker.log", logs / "notes.txt", export / "r/steps/.part-x", export / "r/steps/part-1.jsonl"]
+        files += [gone / "node.log.1", here / "run-0.log", logs / "young.log"]
+        stack.enter_context(NodeFiles(run / FOLDER, "rs", "here", "boot")).write({}, logs=here, grace_s=1)
         for path in files:
             path.write_text("x")
         for path in (dead, alive, *files[:-1]):
@@ -164,9 +169,9 @@ def test_files_of_dead_processes_go_and_those_of_living_ones_stay(site: Site) ->
         found = site.once("leftovers", export_dir=str(export))
 
         assert dry == found
-        assert (found["sockets"], found["logs"], found["unfinished_parts"]) == (1, 1, 1)
+        assert (found["sockets"], found["logs"], found["unfinished_parts"]) == (1, 2, 1)
         assert sorted(path.name for path in site.home.rglob("*") if path.is_socket() or path.is_file()) >= ["alive"]
-        assert [path.exists() for path in (dead, alive, *files)] == [False, True, False, True, False, True, True]
+        assert [path.exists() for path in (dead, alive, *files)] == [False, True, False, True, False, True, False, True, True]
 
 
 async def test_an_export_of_named_runs_is_done_by_the_cron_job(site: Site, client: AsyncClient, scripts: Scripts) -> None:

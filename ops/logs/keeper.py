@@ -111,7 +111,7 @@ class LogKeeper:
 
     def _copied(self) -> str:
         """Why not; empty when all that is there is copied."""
-        before, why = dict(self._follower.places), ""
+        before, why, self._why_not_copied = dict(self._follower.places), "", ""
         try:
             for raw in self._follower.read():
                 if not self._has_copied(raw):
@@ -124,7 +124,6 @@ class LogKeeper:
         return why or self._why_not_copied
 
     def _has_copied(self, raw: bytes) -> bool:
-        self._why_not_copied = ""
         try:
             for line in lines_of(raw):
                 if line.severity >= WARNING:

@@ -50,7 +50,8 @@ def taken_out(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
 
 
 def manifest_for_here(bundle: Path, argv: Sequence[str]) -> Manifest:
-    """What a bundle has, if it serves here. Where this Python does not fit and the right one is on the PATH, that goes on.
+    """What a bundle has, if it serves here. Where this Python is another and the right one on the PATH, that goes on,
+    unless a person named this one.
 
     Raises:
         BundleUnusable: it is none, or for another kind of machine.
@@ -61,7 +62,8 @@ def manifest_for_here(bundle: Path, argv: Sequence[str]) -> Manifest:
         raise BundleUnusable(f"{bundle}: {error.strerror}") from error
     if why := manifest.target.refusal():
         right = shutil.which(f"python{manifest.target.python}")
-        if right is not None and manifest.target.python != f"{sys.version_info[0]}.{sys.version_info[1]}":
+        is_other_python = manifest.target.python != f"{sys.version_info[0]}.{sys.version_info[1]}"
+        if right is not None and is_other_python and not os.environ.get("ROLLSTREAM_PYTHON"):
             os.execv(right, [right, "-I", str(Path(__file__).with_name("__main__.py")), *argv])
         raise BundleUnusable(f"{bundle} does not serve here: {why}")
     return manifest

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import platform
+import subprocess
 import sys
 import tarfile
 from dataclasses import replace
@@ -189,6 +190,21 @@ def test_another_kind_of_machine_is_refused_with_what_to_do(
     with pytest.raises(BundleUnusable, match=says):
         manifest_for_here(path, [])
     assert HERE.refusal() == ""
+
+
+def test_the_python_of_the_bundle_goes_on_where_it_is_on_the_path_and_nobody_named_another(tmp_path: Path, files: dict[str, Path]) -> None:
+    path = tmp_path / "other.tar"
+    write_bundle(path, files, version="1.0", target=replace(HERE, python="3.99"), extras=(), progress=quiet)
+    (tmp_path / "python3.99").write_text('#!/bin/sh\necho "goes on: $*"\n')
+    (tmp_path / "python3.99").chmod(0o755)
+    command = [sys.executable, "-I", str(PROJECT / "ops/launcher/__main__.py"), "node", "--bundle", str(path), "--run", "4"]
+    environ = {"PATH": str(tmp_path)}
+
+    went_on = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    refused = subprocess.run(command, env=environ | {"ROLLSTREAM_PYTHON": sys.executable}, capture_output=True, text=True, check=False)
+
+    assert went_on.stdout == f"goes on: -I {PROJECT / 'ops/launcher/__main__.py'} node --bundle {path} --run 4\n"
+    assert (refused.returncode, "it is for Python 3.99" in refused.stderr) == (2, True)
 
 
 def test_wheels_are_chosen_for_the_oldest_glibc_that_was_named() -> None:

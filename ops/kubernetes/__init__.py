@@ -1,0 +1,1 @@
+"""Manifests of Kubernetes: Redis, nodes, supervisor, gateway, metrics (docs/how-to/kubernetes.md)."""

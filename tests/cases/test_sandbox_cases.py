@@ -12,6 +12,7 @@ import pytest_asyncio
 from _pytest.mark import ParameterSet
 
 from tests.cases.areas import ipython, shell
+from tests.cases.busy_machine import times_slower, with_more_time
 from tests.cases.case import Case, read_cases
 from tests.cases.runner import run_cases
 from tests.contract.sandbox.kinds import LOCAL_KINDS, usable
@@ -58,7 +59,13 @@ async def test_case(area: str, case: Case, rooms: Rooms) -> None:
     name = case.input["sandbox"]
     room = await rooms.enter(name, usable(name))
 
-    assert [str(difference) for difference in await CHECKS[area](case, room.sandbox, room.session)] == []
+    found = await CHECKS[area](case, room.sandbox, room.session)
+    if found and (times := times_slower()) > 1:
+        await room.close()
+        room = await rooms.enter(name, usable(name))
+        found = await CHECKS[area](with_more_time(case, times), room.sandbox, room.session)
+
+    assert [str(difference) for difference in found] == []
 
     await rooms.leave(name, room)
 

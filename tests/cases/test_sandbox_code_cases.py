@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from tests.cases.areas.code import area
+from tests.cases.busy_machine import times_waiting
 from tests.cases.case import Case, Difference, read_cases
 from tests.cases.runner import run_one
 from tests.contract.sandbox.kinds import usable
+from workers.graders.code.runs import WALL_PER_OWN
 
 DATA = Path(__file__).parent / "data"
 FILES = (DATA / "code.jsonl", DATA / "code_own.jsonl", DATA / "code_cheats.jsonl")
@@ -97,4 +99,6 @@ async def test_cases(path: Path) -> None:
             if any(TOO_BUSY in one for one in different.get(_name(case), ())):
                 del different[_name(case)]
                 await run(case)
+    if times_waiting() > WALL_PER_OWN:  # and where a program gets less of a core than it may wait for, none is the right answer
+        different = {name: found for name, found in different.items() if not any(TOO_BUSY in one for one in found)}
     assert different == {}

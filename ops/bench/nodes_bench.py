@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from ops.bench.nodes_fleet import START_S, Fleet, open_fleet
+from ops.bench.nodes_fleet import Fleet, open_fleet
 from ops.bench.nodes_task import TASK, Sleep, busy_slots
 from ops.bench.report import Report
 from ops.bench.servers import bench_server_kind, version_of
@@ -45,6 +45,8 @@ JOBS = 1200
 RAMP_S, WINDOW_S = 12.0, 32.0
 LEASE_S = 15.0
 """A lost node's jobs begin again after it."""
+RETURN_S = 400.0
+"""For all of them to end: they stand behind what waits."""
 SIZES = ("--init", str(INIT_SLOTS), "--run", str(SLOTS), "--eval", str(EVAL_SLOTS), "--no-supervisor", "--grace-s", "30")
 
 BOUNDS = {
@@ -89,7 +91,7 @@ async def _run(say: Callable[[str], None]) -> Report:
                 killed_s = time.monotonic()
                 cut = {sleep.job for sleep in fleet.sleeps() if sleep.node == lost.name and sleep.ended_s is None}
                 say(f"node {lost.name} is lost with {len(cut)} running jobs; load {os.getloadavg()[0]:.1f}")
-                await _all_ended(fleet, cut)
+                await _all_ended(fleet, cut, say)
                 windows["loss"] = Window(killed_s, max(killed_s + WINDOW_S, time.monotonic()))
                 await asyncio.sleep(max(0.0, windows["loss"].to_s + SLEEP_S - time.monotonic()))
                 records = await _records(fleet)
@@ -103,7 +105,7 @@ def report_of(
     windows: dict[str, Window],
     cut: set[str],
     lost: str,
-    records: Counter[str],
+    records: Counter[tuple[str, str]],
     left_out: tuple[str, ...],
     versions: dict[str, str],
 ) -> Report:
@@ -111,7 +113,7 @@ def report_of(
 
     Args:
         cut: jobs that ran on the lost node.
-        records: terminal records that say `ok`, a job.
+        records: terminal records, by job and outcome.
     """
     busy = {name: busy_slots(sleeps, window.from_s, window.to_s) for name, window in windows.items()}
     local = {name: busy_slots([s for s in sleeps if s.job.startswith("lanes")], windows[name].from_s, windows[name].to_s) for name in busy}
@@ -138,7 +140,7 @@ def report_of(
         "cut_jobs": float(len(cut)),
         "cut_begun_again_s": max(return_s, default=0.0),
         "begun_again_besides": float(len(again - cut)),
-        "cut_without_end": float(sum(records[job] != 1 for job in cut)),
+        "cut_without_end": float(sum([out for job, out in records.elements() if job == each] != [Outcome.OK] for each in cut)),
     }
     return Report(name="nodes", metrics=metrics, bounds=BOUNDS, left_out=left_out, versions=versions)
 
@@ -166,22 +168,26 @@ async def _work(fleet: Fleet, run_id: str, slots: int, *, local: bool = False) -
         await run.cancel()
 
 
-async def _all_ended(fleet: Fleet, jobs: set[str]) -> None:
-    async with asyncio.timeout(START_S):
-        while True:
-            if jobs <= (await _records(fleet)).keys():
-                return
-            await asyncio.sleep(0.5)
+async def _all_ended(fleet: Fleet, jobs: set[str], say: Callable[[str], None]) -> None:
+    """However they end; who does not, after all this time, is told."""
+    try:
+        async with asyncio.timeout(RETURN_S):
+            while True:
+                if jobs <= {job for job, _ in await _records(fleet)}:
+                    return
+                await asyncio.sleep(0.5)
+    except TimeoutError:
+        left = jobs - {job for job, _ in await _records(fleet)}
+        say(f"not ended within {RETURN_S:g} s: {', '.join(sorted(left))}")
 
 
-async def _records(fleet: Fleet) -> Counter[str]:
-    """Terminal records with the outcome `ok`, a job."""
+async def _records(fleet: Fleet) -> Counter[tuple[str, str]]:
+    """Terminal records, by job and outcome."""
     keys = Keys.of_shard(fleet.queue.namespace, 0)
-    found: Counter[str] = Counter()
+    found: Counter[tuple[str, str]] = Counter()
     for run_id in ("common3", "lanes3"):
         for _, fields in await ask(fleet.client, "XRANGE", keys.results(run_id), "-", "+"):
-            if fields.get(b"out") == Outcome.OK.value.encode():
-                found[fields[b"job"].decode()] += 1
+            found[fields[b"job"].decode(), fields[b"out"].decode()] += 1
     return found
 
 

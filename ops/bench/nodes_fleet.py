@@ -134,8 +134,10 @@ async def open_fleet(size: int, sizes: Sequence[str], lease_s: float) -> AsyncIt
         client = command_client(queue)
         stack.push_async_callback(client.aclose)
         children = stack.enter_context(ChildProcesses(folder / "logs", environment))
-        yield Fleet(folder, queue, client, network, children, sizes)
-        await asyncio.to_thread(children.stop_all, grace_s=END_S)
+        try:
+            yield Fleet(folder, queue, client, network, children, sizes)
+        finally:
+            await asyncio.to_thread(children.stop_all, grace_s=END_S)
 
 
 async def _listen(queue: QueueSettings, host: str, password_file: Path) -> QueueSettings:
@@ -156,4 +158,4 @@ def _make_password(file: Path) -> str:
     return password
 
 
-__all__ = ["START_S", "Fleet", "Node", "open_fleet"]
+__all__ = ["Fleet", "Node", "open_fleet"]

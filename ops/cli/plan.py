@@ -45,6 +45,7 @@ def plan(
     from ops.plan import PlanSettings, as_map, as_text, make_plan
     from pipeline.errors import InvalidRequest
     from pipeline.messages import Stage
+    from pipeline.settings import QueueSettings
     from pipeline.usable_cores import usable_cores
 
     said = {name: value for name, value in locals().items() if name in PlanSettings.model_fields and value is not None}
@@ -56,7 +57,8 @@ def plan(
     sizes = {stage: node.size(stage, asked.cores or usable_cores()).total for stage in Stage}
     if empty := [stage.value for stage in Stage if sizes[stage] == 0]:
         raise InvalidRequest(f"[node] gives a node no slots of {', '.join(empty)}: say a size of each stage", field=f"node.{empty[0]}")
-    found = make_plan(asked, sizes, measured.trajectory_bytes if measured else None)
+    lease_s = QueueSettings.load(config).lease_s
+    found = make_plan(asked, sizes, measured.trajectory_bytes if measured else None, lease_s=lease_s)
     if as_json:
         typer.echo(orjson.dumps(as_map(found, measured)).decode())
     else:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ops.plan.settings import PlanSettings
-from pipeline.messages import JobTemplate
+from pipeline import leases
+from pipeline.messages import JobTemplate, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +27,17 @@ class PerJob:
 
 
 CONDITIONS = "as measured on a shared 2-core machine"
-CPU_US = PerJob(job=2280, turn=178, byte=0.012)
-AOF_BYTES = PerJob(job=8660, turn=580, byte=2.04)
-IN_BYTES = PerJob(job=3570, turn=485, byte=2.04)
-OUT_BYTES = PerJob(job=2640, turn=67, byte=1.0)
+CPU_US = PerJob(job=640, turn=110, byte=0.0055)
+"""Of a server with more than a hundred jobs a second; with few, calls come one by one and a job costs up to four times that."""
+AOF_BYTES = PerJob(job=8100, turn=775, byte=2.05)
+IN_BYTES = PerJob(job=2400, turn=630, byte=2.05)
+OUT_BYTES = PerJob(job=2600, turn=80, byte=1.0)
 """To workers: EVAL reads each trajectory."""
+RENEW_US = 12.0
+"""Of one renewal of one lease (`rollstream bench leases`)."""
+RENEWALS_A_LEASE = leases.RENEWALS_A_LEASE
+LEASES_HELD = {Stage.INIT: 1, Stage.RUN: 2, Stage.EVAL: 1}
+"""By a job that is worked on: its own and, in RUN, that of its place at a model server, which is renewed as often."""
 REST_SHARE_A_PROCESS = 0.0003
 """Of a core: a worker process without jobs beats, renews its name, reads and looks."""
 OPEN_JOB_BYTES = 4100.0

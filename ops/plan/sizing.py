@@ -110,12 +110,15 @@ def with_room(busy: float, head_room: float) -> int:
     return max(1, math.ceil(round(busy / (1 - head_room), 6)))
 
 
-def make_plan(asked: PlanSettings, slots_a_node: Mapping[Stage, int], trajectory_bytes: float | None = None) -> Plan:
+def make_plan(
+    asked: PlanSettings, slots_a_node: Mapping[Stage, int], trajectory_bytes: float | None = None, *, lease_s: float = 30.0
+) -> Plan:
     """All of it.
 
     Args:
         slots_a_node: of each stage, on a node as it is set up.
         trajectory_bytes: of a job, where that was measured; by default from its tokens.
+        lease_s: of the queue; the shorter, the more renewals.
     """
     rate, busy = jobs_per_s(asked), busy_s(asked)
     stages = {stage: _stage_need(stage, rate * busy[stage], asked.head_room, slots_a_node[stage]) for stage in Stage}
@@ -137,7 +140,7 @@ def make_plan(asked: PlanSettings, slots_a_node: Mapping[Stage, int], trajectory
             sampled_tokens_per_s=rate * asked.turns * asked.sampled_tokens,
             prompt_tokens_per_s=rate * (asked.prompt_tokens + (asked.turns - 1) * asked.observation_tokens),
         ),
-        redis=_redis_need(asked, rate, sum(busy.values()), body, sum(need.processes for need in stages.values())),
+        redis=_redis_need(asked, rate, sum(busy.values()), body, stages, lease_s),
     )
 
 
@@ -152,8 +155,14 @@ def _stage_need(stage: Stage, busy: float, head_room: float, slots_a_node: int) 
     )
 
 
-def _redis_need(asked: PlanSettings, rate: float, job_s: float, body: float, processes: int) -> RedisNeed:
-    cpu_share = rate * costs.CPU_US.of(asked.turns, body) / 1e6 + processes * costs.REST_SHARE_A_PROCESS
+def _redis_need(
+    asked: PlanSettings, rate: float, job_s: float, body: float, stages: Mapping[Stage, StageNeed], lease_s: float
+) -> RedisNeed:
+    leases = sum(need.busy * costs.LEASES_HELD[stage] for stage, need in stages.items())
+    of_jobs = rate * costs.CPU_US.of(asked.turns, body) / 1e6
+    of_leases = leases * costs.RENEWALS_A_LEASE / lease_s * costs.RENEW_US / 1e6
+    of_processes = sum(need.processes for need in stages.values()) * costs.REST_SHARE_A_PROCESS
+    cpu_share = of_jobs + of_leases + of_processes
     memory = _memory(asked, rate, job_s, body)
     reserved = rate * job_s * costs.RESERVED_BYTES
     maxmemory = math.ceil((sum(memory.values()) + reserved) / costs.ADMISSION_SHARE / (1 - asked.head_room))

@@ -110,9 +110,9 @@ def test_a_lost_node_costs_the_jobs_that_ran_there_and_nothing_else() -> None:
     others = [sleep for node in ("n1", "n2") for sleep in sleeps_of(node, "lanes3-later", slots=SLOTS, rounds=1, from_s=160)]
     windows = {"common1": Window(8, 40), "lanes1": Window(8, 40), "common3": Window(88, 120), "lanes3": Window(88, 120)}
     windows["loss"] = Window(160, 176)
-    records = Counter(sleep.job for sleep in again)
+    records = Counter((sleep.job, "ok") for sleep in again)
 
-    def report(*more: Sleep, ended: Counter[str] = records) -> Report:
+    def report(*more: Sleep, ended: Counter[tuple[str, str]] = records) -> Report:
         sleeps = [*alone, *three, *cut, *again, *others, *more]
         return nodes_bench.report_of(sleeps, windows, {sleep.job for sleep in cut}, "n3", ended, (), {})
 
@@ -124,7 +124,10 @@ def test_a_lost_node_costs_the_jobs_that_ran_there_and_nothing_else() -> None:
     assert found.metrics["cut_begun_again_s"] == 8
     assert [name for name in ("begun_again_besides", "cut_without_end") if not found.holds(name)] == []
     assert not report(replace(others[0], began_s=150.0, ended_s=None)).holds("begun_again_besides")
-    assert not report(ended=Counter(dict.fromkeys(list(records)[1:], 1))).holds("cut_without_end")
+    one = min(records)
+    for others_end in ({}, {one: 2}, {(one[0], "infra_failure"): 1}):
+        ends = {**{record: 1 for record in records if record != one}, **others_end}
+        assert report(ended=Counter(ends)).metrics["cut_without_end"] == 1
     assert set(nodes_bench.BOUNDS) <= set(found.metrics)
 
 

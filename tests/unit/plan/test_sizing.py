@@ -80,6 +80,20 @@ def test_redis_has_room_for_what_stands_there_and_for_what_admission_counts() ->
     assert plan.redis.aof_bytes_an_hour >= 3600 * 4 * 2 * 100_000
 
 
+def test_jobs_that_are_held_for_long_cost_their_renewals() -> None:
+    """4,000 jobs in RUN have two leases each, renewed four times in 30 s; half as long a lease is renewed twice as often."""
+    asked = PlanSettings.model_validate(PLAIN | {"groups": 1, "group_size": 4, "step_s": 1, "turns": 1, "model_s": 1000, "tool_s": 0})
+    none = asked.model_copy(update={"model_s": 0.0})
+
+    def share(settings: PlanSettings, lease_s: float = 30.0) -> float:
+        plan = make_plan(settings, NODE, lease_s=lease_s)
+        return plan.redis.cpu_share - costs.REST_SHARE_A_PROCESS * sum(need.processes for need in plan.stages.values())
+
+    renewals = 4000 * 2 * 4 / 30 * costs.RENEW_US / 1e6
+    assert share(asked) - share(none) == pytest.approx(renewals)
+    assert share(asked, 15) - share(none, 15) == pytest.approx(2 * renewals)
+
+
 def test_more_than_one_core_of_redis_is_more_than_one_shard() -> None:
     few, many = plan_of(step_s=600), plan_of(groups=64_000, step_s=60)
 

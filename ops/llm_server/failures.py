@@ -19,6 +19,10 @@ _REASONS: tuple[tuple[str, str], ...] = (
         "or more memory (on the CPU --cpu-kv-cache-mib, on a GPU -- --gpu-memory-utilization 0.95)",
     ),
     (
+        r"died unexpectedly \(exit code: -4\)|[Ii]llegal instruction",
+        "this processor lacks instructions that this build of vLLM uses: --dtype float32 does without most of them, or another build",
+    ),
+    (
         r"out of memory|MemoryError|Cannot allocate memory|Free memory on device|bad_alloc|DefaultCPUAllocator",
         "not enough memory: a smaller model or --max-model-len; a server on the CPU takes about 1.8 GB beside its model",
     ),
@@ -49,9 +53,13 @@ def why_it_ended(log: str, exit_code: int | None) -> str:
         log: its log, or the end of it.
         exit_code: as a shell has it: 137 = killed.
     """
-    for pattern, reason in _REASONS:
-        if re.search(pattern, log):
-            return reason
+    if reason := known_reason(log):
+        return reason
     if exit_code == 137:
         return "it was killed, most likely by the system because memory ran out: a smaller model or --max-model-len"
     return f"it ended with exit code {exit_code}; its log says why"
+
+
+def known_reason(log: str) -> str:
+    """The sentence for what a log says; empty when it says nothing that is known."""
+    return next((reason for pattern, reason in _REASONS if re.search(pattern, log)), "")

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from ops.child_processes import Child, ChildProcesses, log_tail
 from ops.llm_server.command_line import ServePlan, build_command
-from ops.llm_server.failures import PORT_TAKEN, why_it_ended
+from ops.llm_server.failures import PORT_TAKEN, known_reason, why_it_ended
 from ops.llm_server.installation import VllmInstallation
 from ops.llm_server.place import PlaceInRun
 from ops.llm_server.progress import Progress, Say
@@ -258,7 +258,9 @@ async def _answering(
             if hosting.label:
                 await client.control.set_version(hosting.label)
         except ModelError as error:
-            raise ServerDidNotStart(_explained(child, f"it answers, but not as it should: {error}")) from error
+            is_broken = isinstance(error, Retryable) and error.reason == "engine_failed"
+            why = known_reason(_whole_log(child)) if is_broken else ""
+            raise ServerDidNotStart(_explained(child, why or f"it answers, but not as it should: {error}")) from error
     return Served(
         url=f"http://{_told(plan.host)}:{port}",
         own_url=url,
@@ -348,5 +350,9 @@ def _told(host: str) -> str:
 
 def _explained(child: Child, why: str = "") -> str:
     """What came last in its log and, as the last line, why it did not start: what a terminal and a launcher show of it."""
-    why = why or why_it_ended(child.log.read_text(encoding="utf-8", errors="replace"), child.exit_code)
+    why = why or why_it_ended(_whole_log(child), child.exit_code)
     return f"the end of its log, {child.log}:\n{log_tail(child.log)}\nthe server did not start: {why}"
+
+
+def _whole_log(child: Child) -> str:
+    return child.log.read_text(encoding="utf-8", errors="replace")

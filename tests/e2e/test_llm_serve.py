@@ -17,11 +17,14 @@ import psutil
 import pytest
 
 from ops.llm_server.tiny_model import write_tiny_model
+from pipeline.engines.errors import Refused
+from pipeline.engines.exchange import Exchange
 from pipeline.testing.wait import wait_in_thread
 from tests.e2e.conftest import ROOT, Command
 from tests.e2e.pretended_vllm import pretended_vllm
 from tests.e2e.test_demo import processes_of
 from tests.secret_words import a_secret, words_in
+from tests.vllm_server import START_TIMEOUT_S, serving
 from workers.llm import connect_backend
 
 Serve = Callable[..., subprocess.Popen[bytes]]
@@ -145,6 +148,26 @@ def test_a_server_that_answers_without_its_key_is_ended(serve: Serve, home: Path
     assert process.wait(30) == 2
     assert "it answers without its key" in _rest(process.stderr)
     assert not processes_of(home)
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(START_TIMEOUT_S + 60)
+def test_a_real_vllm_answers_nothing_without_its_key(tmp_path: Path) -> None:
+    """Its own key leaves most of these open. In `float32`, which every processor has."""
+    (tmp_path / "model.key").write_text("s3cret\n")
+    routes = ("health", "metrics", "is_paused", "pause", "collective_rpc", "update_weight_version", "tokenize", "openapi.json", "v1/models")
+
+    async def ask(url: str, route: str) -> str:
+        async with Exchange(url, "wrong") as stranger:
+            try:
+                return str(await stranger.get(f"/{route}", parse=False))
+            except Refused as refusal:
+                return str(refusal.status)
+
+    with serving(tmp_path, "--key-file", str(tmp_path / "model.key"), "--dtype", "float32") as server:
+        answers = {route: asyncio.run(ask(server.url, route)) for route in routes}
+
+    assert answers == dict.fromkeys(routes, "401")
 
 
 def test_a_start_that_fails_says_why_and_what_to_do(serve: Serve, home: Path) -> None:

@@ -196,6 +196,7 @@ def test_loopback_is_what_stays_on_this_machine() -> None:
 
 REASONS = {
     "OSError: [Errno 98] Address already in use": PORT_TAKEN,
+    "ERROR Worker proc VllmWorker-0 died unexpectedly (exit code: -4), shutting down executor.": "--dtype float32",
     "RuntimeError: Failed to infer device type": "--cpu",
     "ValueError: To serve at least one request with the models's max seq len (8192), 2.1 GiB KV cache is needed": "--max-model-len",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate": "not enough memory",

@@ -63,8 +63,7 @@ class NodeMetrics:
             if number in live:
                 continue
             counted = read_measures(path)
-            path.unlink(missing_ok=True)
-            if counted is not None:
+            if _removed(path) and counted is not None:
                 for at in _lasting():
                     self._past[at] += counted[at]
 
@@ -85,7 +84,7 @@ class NodeMetrics:
 
     def _remove_all(self) -> None:
         for path, _ in self._files():
-            path.unlink(missing_ok=True)
+            _removed(path)
 
     def _sum(self, live: Collection[int]) -> list[float]:
         """float64, shape [LENGTH]."""
@@ -101,6 +100,16 @@ class NodeMetrics:
             number = path.name.removesuffix(FILE_SUFFIX).rpartition(".")[2]
             if number.isdecimal():
                 yield path, int(number)
+
+
+def _removed(path: Path) -> bool:
+    """Whether it is gone now; what cannot be removed is not counted, as it would be again each time."""
+    try:
+        path.unlink()
+    except OSError as error:
+        log.warning("measures_not_removed", file=str(path), error=str(error), do="remove it: it is none of the node's")
+        return False
+    return True
 
 
 def _lasting() -> Iterator[int]:

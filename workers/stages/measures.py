@@ -12,8 +12,10 @@ Invariants (docs/adr/0032-metrics.md):
 from __future__ import annotations
 
 import hashlib
+import math
 import mmap
 import os
+import stat
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -204,10 +206,14 @@ def _made(folder: Path, process: str) -> mmap.mmap:
 def read_measures(path: Path) -> memoryview[float] | None:
     """The numbers of a file: float64, shape [LENGTH]; None when it is no file of this list, or cannot be read."""
     try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES + 1)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)  # a pipe would be waited for
+        try:
+            data = os.read(fd, FILE_BYTES + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        finally:
+            os.close(fd)
     except OSError:
         return None
     if len(data) != FILE_BYTES or not data.startswith(MAGIC + DIGEST):
         return None
-    return memoryview(data)[HEAD_BYTES:].cast("d")
+    numbers = memoryview(data)[HEAD_BYTES:].cast("d")
+    return numbers if all(map(math.isfinite, numbers)) else None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
+
+import pytest
 
 from ops.metrics.node import NodeMetrics
 from ops.metrics.node_listener import NodeListener
@@ -13,7 +16,7 @@ from ops.metrics.settings import MetricsSettings
 from ops.node.supervision import Process
 from pipeline.messages import Stage
 from tests.integration.metrics.scraping import get, samples
-from workers.stages.measures import FILE_SUFFIX, kept_measures
+from workers.stages.measures import FILE_SUFFIX, HEAD_BYTES, PLACES, kept_measures
 
 
 @dataclass
@@ -77,6 +80,26 @@ def test_a_file_that_is_none_stops_nothing(tmp_path: Path) -> None:
         (folder / f"run-1.dead{FILE_SUFFIX}").write_bytes(b"")
 
         assert said(metrics, well, Stands(12)) == (3, 3, 4, 2)
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_what_lies_in_the_folder_in_place_of_a_file_stops_nothing(tmp_path: Path, runs: bool) -> None:
+    """A folder cannot be unlinked: that ended the launcher at its next crashed process, and all processes of the node with it. A pipe was
+    waited for on its loop. What is no number would have stayed in the sum for good."""
+    folder = tmp_path / "measures"
+    with NodeMetrics("n1", folder) as metrics:
+        well = a_process(folder, 11, claims=3, busy=2)
+        (folder / f"run-1.12{FILE_SUFFIX}").mkdir()
+        os.mkfifo(folder / f"run-1.13{FILE_SUFFIX}")
+        (folder / f"run-1.14{FILE_SUFFIX}").symlink_to("/dev/zero")
+        endless = a_process(folder, 15, claims=1, busy=1)
+        with (folder / f"run-15.15{FILE_SUFFIX}").open("r+b") as file:
+            file.seek(HEAD_BYTES + 8 * PLACES["claims", ("run",)])
+            file.write(struct.pack("d", float("inf")))
+        others = [Stands(pid, runs) for pid in (12, 13, 14)]
+        endless.runs = runs
+
+        assert said(metrics, well, endless, *others) == said(metrics, well) == (3, 3, 4, 2)
 
 
 async def test_a_node_that_answers_nowhere_keeps_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from ops.launcher.bundle_file import PROJECT, WHEELS, sha256_of, write_bundle
 from ops.launcher.bundle_target import DEFAULT_GLIBC, target_of
 from ops.launcher.bundle_wheels import fetch_wheels, project_version, version_of
 from ops.launcher.environment import RUN_EXTRAS, Environment
-from ops.launcher.terminal import LiveLine, say
+from ops.launcher.terminal import LiveLine, say, warn
 
 PARTS = ("pipeline", "workers", "trainer_client", "ops", "docs", "examples")
 """Folders of the project that go along; tests stay."""
@@ -58,8 +58,11 @@ def make(environment: Environment, asked: argparse.Namespace) -> int:
             manifest = write_bundle(output, sources, version=version, target=target, extras=tuple(sorted(extras)), progress=live.show)
             live.clear()
     except ValueError as error:
-        say(f"{error}")
+        warn(str(error))
         return 2
+    except OSError as error:
+        warn(f"{error.filename or output}: {error.strerror}. The bundle and its wheels want some 300 MB in the folder of --output")
+        return 1
     say(f"{output}: {output.stat().st_size / 1e6:,.1f} MB, {len(wheels)} wheels, {len(sources) - len(wheels)} files of the project")
     say(f"sha256 {sha256_of(output)}")
     say(f"id     {manifest.id}   of manifest.json in it, which lists every file with its hash")

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from ops.launcher import make_bundle
 from ops.launcher.bundle_file import BundleUnusable, read_manifest, unpack, write_bundle
 from ops.launcher.bundle_target import Target, target_of
 from ops.launcher.bundle_wheels import project_version, requirements_of
 from ops.launcher.bundled import manifest_for_here, refuse_other_project, scratch_folder, take_wheels_from, taken_out, unpacked_once
+from ops.launcher.environment import Environment
 from pipeline.folders import Folders
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -234,6 +236,31 @@ def test_what_is_fetched_is_what_installing_the_extras_takes() -> None:
     assert project_version(PROJECT)
     with pytest.raises(ValueError, match="there is no extra gpu"):
         requirements_of(PROJECT, {"gpu"})
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("--output", "/nowhere/x.tar"), 1, "/nowhere/"),
+        (("--python", "python3.99"), 2, "no such program"),
+        (("--glibc", "2.3"), 2, "expected 2.17"),
+        (("--extras", "gpu"), 2, "there is no extra gpu"),
+    ],
+)
+def test_what_cannot_be_made_is_told(
+    words: tuple[str, ...], code: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project, here = tmp_path / "project", tmp_path / "here"
+    project.mkdir()
+    (project / ".venv").symlink_to(sys.prefix)
+    (project / "pyproject.toml").write_bytes((PROJECT / "pyproject.toml").read_bytes())
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    assert make_bundle.make(Environment(project), make_bundle.parse(words)) == code
+
+    assert says in capsys.readouterr().err
+    assert not list(here.iterdir())
 
 
 def test_pip_is_told_of_the_wheels_and_of_nothing_else() -> None:

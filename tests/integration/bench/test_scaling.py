@@ -20,26 +20,38 @@ from ops.bench.scaling_host import Turns
 from pipeline.inference_pool import InferencePool
 from pipeline.redis_client import ask
 from pipeline.settings import QueueSettings
+from pipeline.testing import wait_until
 from pipeline.testing.servers import PrivateServer, ServerKind
 
 
 @pytest.mark.one_server
 async def test_simulated_jobs_go_all_the_way_and_say_to_the_pool_what_real_ones_do(server_kind: ServerKind, tmp_path: Path) -> None:
     """24 jobs on 4 slots of 2 nodes, so that slots are used again."""
-    turns = Turns(turns=2, turn_s=0.02, delta_bytes=64)
+    turns = Turns(turns=2, turn_s=0.2, delta_bytes=64)
     with PrivateServer(server_kind) as server:
         settings = QueueSettings(redis_url=server.url)
         async with fleet(settings, tmp_path, 2, turns, nodes=2, processes=1) as (pipeline, notes, _):
+            pool = InferencePool(pipeline.client, settings.namespace, lease_s=settings.lease_s)
+
+            async def is_called() -> bool:
+                servers = (await pool.state(RUN)).servers
+                return any(server.jobs and server.calls for server in servers)
+
             await pipeline.accept(24)
+            await wait_until(is_called, "a job has a model server, and a call there", timeout_s=30.0)
             await pipeline.collect(24)
 
-            state = await InferencePool(pipeline.client, settings.namespace, lease_s=settings.lease_s).state(RUN)
+            async def is_looked_at_and_idle() -> bool:
+                servers = (await pool.state(RUN)).servers
+                return all(server.seen_ms and server.is_usable and not server.jobs and not server.calls for server in servers)
+
+            await wait_until(is_looked_at_and_idle, "all servers were looked at and given back", timeout_s=30.0)
+            servers = (await pool.state(RUN)).servers
             counters = await ask(pipeline.client, "HMGET", pipeline.keys.run(RUN), "accepted", "out.ok", "inflight")
             kinds = Counter(line.split()[0] for line in notes.read_text(encoding="ascii").splitlines())
 
     assert counters == [b"24", b"24", b"0"]
-    assert len(state.servers) == MODEL_SERVERS
-    assert all(server.is_usable for server in state.servers)
+    assert len(servers) == MODEL_SERVERS
     assert kinds == {"claim": 24, "gap": 20}  # the first job of each of the four slots found it empty
 
 

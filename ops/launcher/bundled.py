@@ -134,7 +134,7 @@ def ready_environment(bundle: Path, argv: Sequence[str]) -> Environment:
     environment = Environment(home / PROJECT)
     # its own launcher makes it, as on any machine: under a lock, complete or not ready
     setup: list[str | Path] = [sys.executable, "-I", environment.root / LAUNCHER, "setup", "--bundle", home]
-    if not (environment.is_ours() and environment.is_ready(RUN_EXTRAS | {*manifest.extras})) and child.run(setup):
+    if not environment.is_ready(RUN_EXTRAS | {*manifest.extras}) and child.run(setup):
         raise InstallFailed(f"the environment in {environment.folder} could not be made")
     return environment
 

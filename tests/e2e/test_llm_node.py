@@ -119,9 +119,3 @@ def test_servers_end_before_the_time_that_was_given(node: Node, home: Path) -> N
     assert launcher.wait(90) == 0, (home / "launcher.log").read_text()
     assert "its end is near" in (home / "launcher.log").read_text()
     assert not processes_of(home)
-
-
-def test_what_cannot_be_served_is_told_before_anything_starts(node: Node, home: Path) -> None:
-    assert node("--gpus", "0,1,2", "--tensor-parallel-size", "2").wait(60) == 2
-    assert "3 GPUs do not divide" in (home / "launcher.log").read_text()
-    assert not (home / "state/vllm/key").exists()

@@ -23,10 +23,12 @@ def main() -> None:
 def _main() -> None:
     with naming_extras():
         from ops.cli.app import app
+        from ops.cli.asked import only_asked
         from ops.not_reachable import NotReachable
         from pipeline.errors import BrokerMisused, BrokerUnreachable, RollstreamError
         from pipeline.logs import redact_text
 
+        only_asked(app, sys.argv[1:])
         try:
             app()
         except BrokerUnreachable as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pipeline.fleet import read_streams, read_workers
 from pipeline.inference_pool import read_places
-from pipeline.keys import Keys
+from pipeline.keys import Keys, run_ids
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.samples import handed_to
@@ -103,10 +103,8 @@ async def look(client: AsyncClient, settings: QueueSettings) -> Look:
         for worker in await read_workers(client, keys, streams):
             found.stages[worker.stage].workers += 1
             found.stages[worker.stage].slots += worker.slots
-        names = await ask(client, "ZRANGE", keys.runs, 0, -1)
-        found.runs += [
-            run for run in await together(*(look_at_run(client, keys, name.decode()) for name in names)) if run is not None
-        ]
+        names = run_ids(await ask(client, "ZRANGE", keys.runs, 0, -1))
+        found.runs += [run for run in await together(*(look_at_run(client, keys, name) for name in names)) if run is not None]
         found.stages[Stage.INIT].ended += await handed_to(client, keys, Stage.RUN)
         found.stages[Stage.RUN].ended += await handed_to(client, keys, Stage.EVAL)
         found.delayed += int(await ask(client, "ZCARD", keys.key("z:delay")))

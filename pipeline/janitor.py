@@ -119,7 +119,7 @@ class Janitor:
         for part in parts:
             try:
                 await part()
-            except (BrokerError, redis.RedisError, OSError) as error:
+            except (BrokerError, redis.RedisError, OSError, ValueError) as error:  # ValueError: a key holds something else than ours
                 log.warning("janitor_part_failed", error=str(error))
         return await self._promote()
 

@@ -87,6 +87,7 @@ their lease ran out:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -329,6 +330,12 @@ class Keys:
         """Whether a key may stand without expiry."""
         short = self.short(key)
         return short in PERMANENT or short.startswith(PERMANENT_PREFIXES)
+
+
+def run_ids(words: Iterable[bytes]) -> list[str]:
+    """The runs among members of the key `runs`. What no run may be called was written there by another hand, and nobody looks after it."""
+    names = (word.decode("utf-8", "replace") for word in words)
+    return [name for name in names if RUN_ID.match(name)]
 
 
 def run_of(unit: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.keys import Keys
+from pipeline.keys import Keys, run_ids
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 
@@ -51,9 +51,9 @@ async def take_sample(client: AsyncClient, keys: Keys) -> Sample:
     """
     memory, persistence = await ask(client, "INFO", "memory"), await ask(client, "INFO", "persistence")
     settled = 0
-    for run in await ask(client, "ZRANGE", keys.runs, 0, -1):
-        fields = await ask(client, "HGETALL", keys.run(run.decode()))
-        settled += sum(int(value) for name, value in fields.items() if name.startswith(b"out."))
+    for run in run_ids(await ask(client, "ZRANGE", keys.runs, 0, -1)):
+        fields = await ask(client, "HGETALL", keys.run(run))
+        settled += sum(int(value) for name, value in fields.items() if name.startswith(b"out.") and value.isdigit())
     ended = [await handed_to(client, keys, Stage.RUN), await handed_to(client, keys, Stage.EVAL), settled]
     return Sample(await redis_now_ms(client), int(memory["used_memory"]), int(persistence.get("aof_current_size", 0)), tuple(ended))
 

@@ -8,6 +8,7 @@ import structlog
 
 from ops.export import ExportError, ExportWishes, export_run
 from ops.housekeeping.places import Found, Workplace
+from pipeline.keys import run_ids
 from pipeline.redis_client import ask
 
 log = structlog.get_logger(__name__)
@@ -22,8 +23,7 @@ async def export(place: Workplace) -> Found:
     failed: dict[str, str] = {}
     async with place.client() as client:
         for keys in place.shards():
-            for word in await ask(client, "ZRANGE", keys.runs, 0, -1):
-                run = word.decode()
+            for run in run_ids(await ask(client, "ZRANGE", keys.runs, 0, -1)):  # a folder gets its name
                 if not any(fnmatchcase(run, pattern) for pattern in settings.export_runs):
                     continue
                 if place.dry_run:

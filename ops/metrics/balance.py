@@ -11,6 +11,7 @@ meanwhile, and the whole is read again; what moves each time is not judged.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -105,12 +106,14 @@ async def _read(client: AsyncClient, keys: Keys, runs: Sequence[str], streams: S
 
     found = {}
     for run in runs:
-        balance = _run(take(1)[0], take(len(classes)), *take(3))
-        if balance is not None:
-            found[run] = balance
+        replies_of_run = take(1)[0], take(len(classes)), *take(3)
+        with contextlib.suppress(ValueError):  # a counter that is none: as one that is not there
+            balance = _run(*replies_of_run)
+            if balance is not None:
+                found[run] = balance
     before, entries, after = take(len(runs)), take(len(streams) + 1), take(len(runs))
     known, dead = take(2)
-    is_whole = before == after and known == len(runs)
+    is_whole = before == after and known == len(runs) == len(found)
     return ShardBalance(
         runs=found,
         runs_known=int(known),

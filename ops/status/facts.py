@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import redis
+import structlog
 
 from ops.dead_letters import DeadLetter, read_dead_letters
 from ops.look import RunLook, look_at_run
@@ -24,12 +25,14 @@ from pipeline.clock_skew import clock_skew_ms
 from pipeline.errors import BrokerMisused
 from pipeline.fleet import StreamState, WorkerState, read_streams, read_workers
 from pipeline.inference_pool import InferencePool, PoolState
-from pipeline.keys import Keys, shard_of
+from pipeline.keys import Keys, run_ids, shard_of
 from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.samples import Sample, read_samples
 from pipeline.settings import QueueSettings
 from pipeline.together import together
 from pipeline.wait_reasons import Fleet, WaitReasons
+
+log = structlog.get_logger(__name__)
 
 RECENT_MS = 15 * 60_000
 """Dead letters of so long ago still tell of something that is wrong now."""
@@ -277,9 +280,18 @@ async def _lost_jobs(client: AsyncClient, keys: Keys) -> list[tuple[str, int]]:
 
 async def _runs(client: AsyncClient, settings: QueueSettings, keys: Keys, fleet: Fleet) -> list[RunFacts]:
     """Those whose trainer was heard last."""
-    names = [name.decode() for name in await ask(client, "ZREVRANGE", keys.runs, 0, MOST_RUNS - 1)]
+    names = run_ids(await ask(client, "ZREVRANGE", keys.runs, 0, MOST_RUNS - 1))
     own = [name for name in names if keys == Keys.of_shard(settings.namespace, shard_of(name, settings.shards))]
-    return [run for run in await together(*(_run(client, settings, keys, fleet, name) for name in own)) if run is not None]
+    return [run for run in await together(*(_readable(client, settings, keys, fleet, name) for name in own)) if run is not None]
+
+
+async def _readable(client: AsyncClient, settings: QueueSettings, keys: Keys, fleet: Fleet, name: str) -> RunFacts | None:
+    """One run whose keys hold something else than ours does not keep the others from being told of."""
+    try:
+        return await _run(client, settings, keys, fleet, name)
+    except ValueError as error:
+        log.warning("run_unreadable", run=name, error=str(error), what=f"{keys.run(name)} was written by another hand; it is left out")
+        return None
 
 
 async def _run(client: AsyncClient, settings: QueueSettings, keys: Keys, fleet: Fleet, name: str) -> RunFacts | None:

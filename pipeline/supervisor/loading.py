@@ -13,7 +13,7 @@ from typing import Any, cast
 import orjson
 import redis
 
-from pipeline.keys import Keys, run_of
+from pipeline.keys import Keys, run_ids, run_of
 from pipeline.messages import Outcome, Stage
 from pipeline.redis_client import AsyncClient, broker_error, cancel_is_kept
 from pipeline.settings import MAX_UNREAD
@@ -51,7 +51,7 @@ class LedgerReader:
 
     async def active_runs(self) -> list[str]:
         """Runs that a supervisor may have work for: those with an open step, or with groups in flight or parked."""
-        runs = [word.decode() for word in (await self._ask([("ZRANGE", self._keys.runs, 0, -1)]))[0]]
+        runs = run_ids((await self._ask([("ZRANGE", self._keys.runs, 0, -1)]))[0])
         if not runs:
             return []
         # a run whose hash is something else by now is looked at, and told of, like any other

@@ -83,6 +83,22 @@ async def test_a_job_whose_hash_is_something_else_ends_alone(crew: Crew) -> None
     assert (await crew.audit.hash(crew.keys.group(group.id)))["st"] == "closed"
 
 
+async def test_a_run_by_a_name_that_is_none_stops_no_janitor(crew: Crew) -> None:
+    """Its name could not be read for the line a minute from which rates are told: that ended whoever did the rounds."""
+    await ask(crew.client, "ZADD", crew.keys.runs, 1, b"b\xffd")
+    await ask(crew.client, "HSET", crew.keys.run("odd"), "out.ok", "many")
+    await ask(crew.client, "ZADD", crew.keys.runs, 1, "odd")
+    crew.settings = crew.settings.model_copy(update={"lease_s": 0.4})
+    crew.start_stages()
+
+    await crew.add(2)
+
+    await crew.results(2)
+    await wait_until(lambda: ask(crew.client, "LLEN", crew.keys.samples), "a line was kept")
+    assert not [member for member in crew.members if member.task.done()]
+    await ask(crew.client, "DEL", crew.keys.run("odd"))
+
+
 @pytest.mark.parametrize("key", ["members", "group"])
 async def test_a_group_whose_key_is_something_else_hurts_only_its_own_jobs(crew: Crew, key: str) -> None:
     """Its members cannot be counted: they have a record each, or are dead letters. The worker and everybody else's jobs go on."""

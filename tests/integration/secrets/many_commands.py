@@ -6,19 +6,20 @@ Reads a JSON list of `{"arguments": [...], "environment": {...}}` from standard 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
 import sys
-
-from ops.cli import main
 
 if __name__ == "__main__":
     usual = dict(os.environ)
     for each in json.load(sys.stdin):
         os.environ.clear()
         os.environ.update({**usual, **each["environment"]})
-        said, code = io.StringIO(), 0
+        for name in [name for name in sys.modules if name.startswith("ops.cli")]:
+            del sys.modules[name]  # a process makes only the command ready that it is asked for
+        main, said, code = importlib.import_module("ops.cli").main, io.StringIO(), 0
         sys.argv = ["rollstream", *each["arguments"]]
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             try:

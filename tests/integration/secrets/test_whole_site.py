@@ -86,11 +86,11 @@ async def ask_over_http(url: str, right: str) -> list[int]:
         return found
 
 
-async def run_jobs(site: Site, client: AsyncClient, model: ScriptedServer) -> None:
-    """Three that end well, and one whose task nobody knows. The sandbox of the first three saw nothing."""
+async def run_jobs(site: Site, client: AsyncClient, model: ScriptedServer, names: str) -> None:
+    """Three, which end well. Their sandboxes see nothing of what is secret."""
     prompt = {"question": f"{PROMPT}: what is 3 + 4?", "answer": "7"}
     limits = LimitsRequest(max_turns=4, max_sampled_tokens=2000)
-    requests = [JobRequest(id=f"p-{number}", task="math", prompt=prompt, limits=limits) for number in range(3)]
+    requests = [JobRequest(id=f"{names}-{number}", task="math", prompt=prompt, limits=limits) for number in range(3)]
     queue = site.queue("trainer")
     async with connect(queue, run=RUN) as run:
         await InferencePool(client, queue.namespace, lease_s=queue.lease_s).attach(RUN, [Server(model.url, model.options.model)])
@@ -161,8 +161,9 @@ async def test_nothing_secret_shows_anywhere_and_nothing_of_dialogues_in_logs(si
         site.start("metrics", "metrics", "serve", "--port", "0", "--json", "--token-file", str(site.secrets / "scrape.token"), user="ops")
         view = await until_node(ops, site, lambda view: view.state == "up", "the node is up")
 
+        await run_jobs(site, trainer, model, "p")
         with no_log(site):
-            await run_jobs(site, trainer, model)
+            await run_jobs(site, trainer, model, "unlogged")
             os.kill(process_of(view, "eval-0"), signal.SIGKILL)
             await until_node(ops, site, lambda view: view.number("crashes") == 1 and process_of(view, "eval-0"), "it runs again")
         os.kill(process_of(view, "run-0"), signal.SIGSEGV)
@@ -223,3 +224,4 @@ def complain(said: list[Said]) -> None:
     for each in said:
         assert each.text, each.words
         assert "Traceback" not in each.text, (each.words, masked(each.text))
+        assert "Usage:" not in each.text, (each.words, each.text)

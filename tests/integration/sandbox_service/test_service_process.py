@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -79,6 +79,22 @@ async def test_of_two_that_start_at_once_one_serves_and_the_other_says_who_does(
         assert await asyncio.wait_for(winner.wait(), 30) == 0
         assert not (place / "run" / SOCKET_NAME).exists()
         assert sandboxes(place) == []
+
+
+async def test_a_sandbox_is_gone_with_its_service_also_for_a_link_that_stood_ready(place: Path) -> None:
+    """A connection that was made for the next sandbox had not heard of the end yet: to attach over it said that the node was unavailable,
+    as if the sandbox could still be had."""
+    async with started(place, 1) as [service]:
+        await serving(place)
+        async with RemoteSandboxes(place / "run") as remote:
+            handle = await (await remote.start(PLAIN, an_owner("parked"))).park()
+            await wait_until(lambda: remote.spare.ready is not None, "a connection stands ready")
+
+            service.kill()
+            with suppress(ChildProcessError):  # asyncio's own thread was faster
+                os.waitid(os.P_PID, service.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222  # the loop is to hear nothing
+            with pytest.raises(SandboxGone):
+                await remote.attach(handle, an_owner("parked", attempt=2))
 
 
 async def test_a_worker_whose_service_is_killed_hears_it_at_once_and_the_next_one_sweeps(place: Path) -> None:

@@ -133,14 +133,14 @@ class RemoteSandboxes:
             link = await self._new_link()
         except NodeUnavailable as error:
             raise SandboxGone(handle.sandbox_id, f"its node service does not answer: {error.why}") from error
-        return await self._bound(link, "attach", handle=handle.to_map(), owner=owner)
+        return await self._bound(link, "attach", held=handle.sandbox_id, handle=handle.to_map(), owner=owner)
 
     async def restore(self, snapshot: Snapshot, owner: SandboxOwner) -> RemoteSandbox:
         try:
             link = await self._new_link()
         except NodeUnavailable as error:
             raise SandboxGone(snapshot.snapshot_id, f"its node service does not answer: {error.why}") from error
-        return await self._bound(link, "restore", snapshot=snapshot.to_map(), owner=owner)
+        return await self._bound(link, "restore", held=snapshot.snapshot_id, snapshot=snapshot.to_map(), owner=owner)
 
     async def drop(self, snapshot: Snapshot, owner: SandboxOwner) -> None:
         await self._ask("drop", snapshot=snapshot.to_map(), owner=owner)
@@ -183,11 +183,19 @@ class RemoteSandboxes:
         except ServiceNotThere as error:
             raise NodeUnavailable(self.backend, str(error)) from error
 
-    async def _bound(self, link: Link, op: str, **arguments: object) -> RemoteSandbox:
+    async def _bound(self, link: Link, op: str, *, held: str = "", **arguments: object) -> RemoteSandbox:
+        """A sandbox on a link.
+
+        Args:
+            held: what the service has, and takes along when it ends; a link that stood ready may not have heard of that end.
+        """
         try:
             told = await link.call(op, **arguments)
-        except BaseException:
+        except BaseException as error:
+            was_lost = link.lost.done()
             link.close()
+            if held and was_lost and isinstance(error, NodeUnavailable):
+                raise SandboxGone(held, f"its node service does not answer: {error.why}") from error
             raise
         sandbox = RemoteSandbox(link, SandboxHandle.from_map(told["handle"]), told["workdir"])
         self._attached.add(sandbox)

@@ -33,7 +33,7 @@ from pipeline.embedded.server_config import Directive, render
 
 SERVERS_VARIABLE = "ROLLSTREAM_TEST_SERVERS"
 Persistence = Literal["none", "everysec", "always"]
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 PROBE_PAUSE_S = 0.005
 LONGEST_SOCKET_PATH = 100
 """A Unix socket's path is cut at 104 bytes on macOS, 108 on Linux."""

@@ -230,6 +230,12 @@ class ClusterSet:
         replica.tell("CLUSTER", "FAILOVER", "TAKEOVER")
         wait_in_thread(lambda: replica.is_master, "the replica is the master")
 
+    def cut_off(self, master: Node) -> None:
+        """The replica of a master hears nothing more of it."""
+        master.tell("ACL", "SETUSER", "default", "-psync", "-sync")
+        master.tell("CLIENT", "KILL", "TYPE", "replica")
+        wait_in_thread(lambda: not self.replica_of(master).is_in_sync, "the replica has lost its master")
+
     def begin_move(self, key: str, source: Node, target: Node) -> None:
         """The slot of a key is about to be moved."""
         target.tell("CLUSTER", "SETSLOT", slot_of(key), "IMPORTING", self.ids[source.port])

@@ -662,6 +662,8 @@ class Run(OnLoop):
         """
         await self._history.restore()
         await self.save_state()
+        if "servers" in vars(self):  # else none were attached here
+            await self.servers.repeat()
         await self._version.repeat()
         lost = await self._jobs.resubmit()
         if "_validations" in vars(self):  # else none was asked for here

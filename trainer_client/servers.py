@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Sequence
 
 from pipeline.errors import InvalidRequest
@@ -12,6 +14,9 @@ from pipeline.settings import QueueSettings
 from trainer_client.calls import Calls
 from trainer_client.on_loop import OnLoop
 
+REPEAT_WINDOW_S = 60.0
+"""Servers that were attached this long ago can be attached again when Redis has lost its last writes."""
+
 
 class Servers(OnLoop):
     """`Run.servers`."""
@@ -20,6 +25,7 @@ class Servers(OnLoop):
         self._pool = InferencePool(client, settings.namespace, lease_s=settings.lease_s)
         self._calls = calls
         self._run = run
+        self._recent: deque[tuple[float, Sequence[Server], bool]] = deque()
         self.api_key = ""
         """Sent to every engine in weight updates; given with `attach`, kept nowhere else."""
 
@@ -50,7 +56,22 @@ class Servers(OnLoop):
         if control not in ("ops", "trainer"):
             raise InvalidRequest(f"expected ops or trainer, got {control!r}", field="control")
         servers = [Server(url.rstrip("/"), model, control=control, shared=shared) for url in listed]
-        await self._calls.make_if_open(self._pool.attach, self._run, servers, after_update=control == "trainer" and not shared)
+        await self._attach(servers, after_update=control == "trainer" and not shared)
+        self._recent.append((time.monotonic(), servers, control == "trainer" and not shared))
+        while self._recent[0][0] < time.monotonic() - REPEAT_WINDOW_S:
+            self._recent.popleft()
+
+    async def repeat(self) -> None:
+        """Attaches again what was attached in the last minute and is not there, in case Redis lost it. What is there stays as it is."""
+        recent = [(servers, gated) for at, servers, gated in self._recent if at >= time.monotonic() - REPEAT_WINDOW_S]
+        there = {server.url for server in await self.list()} if recent else set()
+        for servers, gated in recent:
+            lost = [server for server in servers if server.url not in there]
+            if lost:
+                await self._attach(lost, after_update=gated)
+
+    async def _attach(self, servers: Sequence[Server], *, after_update: bool) -> None:
+        await self._calls.make_if_open(self._pool.attach, self._run, servers, after_update=after_update)
 
     async def state(self) -> PoolState:
         """All that the pool knows of the run: its servers, what it allows, who paused it, what was re-routed and lost."""
@@ -71,6 +92,9 @@ class Servers(OnLoop):
 
     async def drop(self, urls: str | Sequence[str]) -> tuple[str, ...]:
         """Takes servers from the run: calls in flight end by themselves, their jobs go elsewhere. Returns those that it had."""
+        gone = {url.rstrip("/") for url in _listed(urls)}
+        left = [(at, [server for server in servers if server.url not in gone], gated) for at, servers, gated in self._recent]
+        self._recent = deque(left)
         return tuple(await self._calls.make(self._pool.detach, self._run, _listed(urls)))
 
     async def clear(self) -> tuple[str, ...]:

@@ -13,21 +13,23 @@ import pytest
 
 from pipeline.errors import RunLost
 from pipeline.messages import Outcome
+from pipeline.redis_client import ask
 from pipeline.testing import ServerKind, wait_until
 from tests.integration.redis_servers.lost_window import PATIENCE_S, RUN, Forgetful, JobsOf, forgetful
 from tests.integration.trainer_client.rows import rows
-from tests.redis_sets import SentinelSet
+from tests.redis_sets import ClusterSet, SentinelSet
 from trainer_client import BodyMissing, JobRequest, StepRequest, connect
 from trainer_client.steps import Step
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.one_server, pytest.mark.slow, pytest.mark.timeout(120)]
 SPEC = StepRequest(task="math", groups=2, n=2, ahead=1)
 
 
 @pytest.fixture
-async def world(server_kind: ServerKind, servers: ExitStack) -> AsyncIterator[Forgetful]:
-    """See `lost_window`."""
-    async with forgetful(SentinelSet(server_kind, servers)) as world:
+async def world(request: pytest.FixtureRequest, server_kind: ServerKind, servers: ExitStack) -> AsyncIterator[Forgetful]:
+    """See `lost_window`; behind Sentinels, where the test does not say otherwise."""
+    made = getattr(request, "param", SentinelSet)(server_kind, servers)
+    async with forgetful(made) as world:
         yield world
 
 
@@ -42,7 +44,12 @@ async def asked_for(steps: AsyncIterator[Step]) -> Step:
     return await anext(steps)
 
 
-@pytest.mark.parametrize("acked", [True, False], ids=["acked", "in_training"])
+@pytest.mark.parametrize(
+    ("world", "acked"),
+    [(SentinelSet, True), (SentinelSet, False), (ClusterSet, True)],
+    ids=["acked", "in_training", "acked_in_a_cluster"],
+    indirect=["world"],
+)
 async def test_a_step_that_the_trainer_had_is_not_sampled_again(world: Forgetful, acked: bool) -> None:
     """Step 1 was reached and given out in the window, acked or not. The next master has it open and other groups end first: they are for
     step 2. Before, they joined step 1, which nobody asks for any more, and step 2 was one that the trainer had acked: it never came."""
@@ -117,6 +124,22 @@ async def test_single_jobs_end_once_whatever_of_them_was_lost(world: Forgetful) 
         await wait_until(lambda: acked.id in world.pump.ended[4:], "the acked job ran again, since Redis had lost that it had ended")
 
     assert sorted(come) == sorted(job.id for job in (read, given, ended, waiting, submitted))
+
+
+async def test_servers_that_were_attached_and_the_version_are_said_again(world: Forgetful) -> None:
+    async with connect(world.settings, run=RUN) as run:
+        await run.set_policy_version(1)
+        await world.begin_window()
+        await run.servers.attach(["http://127.0.0.1:9", "http://127.0.0.1:10"], control="trainer")
+        await run.servers.drop("http://127.0.0.1:10")
+        await run.set_policy_version(2)
+        await world.fail_over()
+
+        async def is_said() -> bool:
+            (version,) = await ask(world.client, "HMGET", world.keys.run(RUN), "ver")
+            return version == b"2" and [server.url for server in await run.servers.list()] == ["http://127.0.0.1:9"]
+
+        await wait_until(is_said, "both are there again", timeout_s=PATIENCE_S)
 
 
 async def test_a_cancel_holds(world: Forgetful) -> None:

@@ -26,7 +26,7 @@ from pipeline.testing import ServerKind, wait_until
 from tests.integration.status.staging import Staged
 from tests.redis_sets import MASTER, ClusterSet, SentinelSet
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.one_server, pytest.mark.slow, pytest.mark.timeout(120)]
 PATIENCE_S = 20.0
 
 

@@ -116,7 +116,7 @@ def commands(site: Site) -> list[Asked]:
         "ROLLSTREAM_REDIS_PASSWORD_FILE": "",
     }
     as_ops = (
-        *("status", "status --json", "config show --origin", "top --once --json", "node list", "node show n1"),
+        *("status --json", "config show --origin", "top --once --json", "node show n1"),
         *(
             "node logs --level warning",
             f"run show {RUN} --json",
@@ -125,11 +125,11 @@ def commands(site: Site) -> list[Asked]:
         ),
         *(f"llm list --run {RUN} --json", "dead list", "redis cli --own --json ACL WHOAMI"),
     )
-    broken = ("status", "node list", "redis cli --own PING")
+    broken = ("status", "redis cli --own PING")
     return [
         *(Asked("ops", words) for words in as_ops),
         *(Asked("worker", words, wrong) for words in broken),
-        *(Asked("ops", words, in_address) for words in ("config show --origin --json", "status", "doctor --all")),
+        *(Asked("ops", words, in_address) for words in ("config show --origin --json", "doctor --all")),
     ]
 
 

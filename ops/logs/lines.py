@@ -33,6 +33,11 @@ class Line:
         level = self.fields.get("level")
         return LEVELS.index(level) if isinstance(level, str) and level in LEVELS else LEVELS.index("error")
 
+    @property
+    def is_unreadable(self) -> bool:
+        """What stands there is no line; `fields` tells of it."""
+        return self.fields.get("event") == UNREADABLE
+
     def names(self, unit: str) -> bool:
         """Whether one of its fields is, or lists, a job, group or run of that id."""
         named = [value for name, value in self.fields.items() if name not in ("event", "level")]

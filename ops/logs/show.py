@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterable
 
+import orjson
+
 from ops.logs.lines import LEVELS, Line
 from ops.logs.places import WARNINGS_LOG, found_logs
 from ops.logs.reading import Wanted, followed_lines, last_lines
@@ -54,7 +56,7 @@ class _Printer:
     def show(self, lines: Iterable[tuple[str, Line]]) -> None:
         for node, line in lines:
             if self._as_json:
-                print(line.raw.decode("utf-8", "replace"))
+                print((orjson.dumps(line.fields) if line.is_unreadable else line.raw).decode("utf-8", "replace"))
             else:
                 for text in as_text(node, line, with_node=self._with_node, colour=self._colour):
                     print(text)

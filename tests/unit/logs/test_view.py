@@ -90,6 +90,22 @@ def test_a_line_that_would_move_a_terminal_is_spelt_out_and_a_traceback_has_its_
     ]
 
 
+def test_what_is_no_line_is_told_as_one_to_a_program(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Half a line ended whoever read `--json`, and a terminal obeyed what stood in it."""
+    path = folders / "scratch/logs/n1/node.log"
+    write(path, 1, "whole")
+    with path.open("ab") as file:
+        file.write(b'{"timestamp":"2026-11-30T00:00:02.000000Z","text":"\x1b[2J\xff\n[1]\n')
+
+    assert show_logs("n1", follow=False, level="debug", unit="", process="", most=9, as_json=True) == 0
+
+    said = capsys.readouterr().out
+    found = [orjson.loads(line) for line in said.splitlines()]
+    assert [line["event"] for line in found] == ["whole", "unreadable", "unreadable"]
+    assert found[1]["timestamp"] == "2026-11-30T00:00:02.000000Z"
+    assert "\x1b" not in said
+
+
 def test_what_comes_is_followed_also_of_a_node_that_comes(folders: Path) -> None:
     logs = {"n1": folders / "n1/node.log"}
     write(logs["n1"], 1, "before")

@@ -260,11 +260,11 @@ def shown_default(value: object) -> str:
     [
         ("The queue", QueueSettings, {}),
         ("A node", NodeSettings, {}),
+        ("Metrics", MetricsSettings, {}),
         ("A worker", WorkerSettings, {"stage": "*required*", "node": "*host*"}),
         ("Blobs", BlobSettings, {}),
         ("The gateway", GatewaySettings, {}),
         ("Web search", SearchSettings, {}),
-        ("Metrics", MetricsSettings, {}),
         ("Text environments", GymSettings, {}),
         ("Reward services", ScorerSettings, {"kind": "*required*", "urls": "*required*"}),
         ("A vLLM server", VllmSettings, {}),
@@ -290,12 +290,12 @@ def test_each_variable_of_the_environment_is_explained_and_exists() -> None:
         f"ROLLSTREAM_WORKER_{name.upper()}" for name in WorkerSettings.model_fields
     }
     built |= {f"ROLLSTREAM_NODE_{name.upper()}" for name in NodeSettings.model_fields}
+    built |= {f"ROLLSTREAM_METRICS_{name.upper()}" for name in MetricsSettings.model_fields}
     built |= {f"ROLLSTREAM_BLOBS_{name.upper()}" for name in BlobSettings.model_fields}
     built |= {f"ROLLSTREAM_GATEWAY_{name.upper()}" for name in GatewaySettings.model_fields}
     built |= {f"ROLLSTREAM_SEARCH_{name.upper()}" for name in SearchSettings.model_fields}
     built |= {f"ROLLSTREAM_GYM_{name.upper()}" for name in GymSettings.model_fields}
     built |= {f"ROLLSTREAM_VLLM_{name.upper()}" for name in VllmSettings.model_fields}
-    built |= {f"ROLLSTREAM_METRICS_{name.upper()}" for name in MetricsSettings.model_fields}
     built |= {f"ROLLSTREAM_SANDBOX_{name.upper()}" for name in SandboxSettings.model_fields}
     built |= {f"ROLLSTREAM_IMAGE_{name.upper()}" for name in ImageSettings.model_fields}
     built |= {f"ROLLSTREAM_HOUSEKEEPING_{name.upper()}" for name in HousekeepingSettings.model_fields}

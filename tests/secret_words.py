@@ -63,11 +63,8 @@ def files_with_secrets(folder: Path, *, but: Collection[Path] = (), logs_only: b
     found = list[str]()
     if not _words:
         return found
-    for above, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if Path(above, name) not in but]
-        for path in (Path(above, name) for name in names):
-            if path in but or path.is_symlink() or not path.is_file() or (logs_only and ".log" not in path.name):
-                continue
+    for path in _files_below(folder, but):
+        if not logs_only or ".log" in path.name:
             with contextlib.suppress(OSError), path.open("rb") as file:
                 content = file.read(MOST_FILE_BYTES)
                 for word in words_in(content) if MARK.encode() in content else ():
@@ -75,6 +72,21 @@ def files_with_secrets(folder: Path, *, but: Collection[Path] = (), logs_only: b
                     around = content[max(0, at - _AROUND) : at + len(word) + _AROUND]
                     found.append(f"{path}: ...{masked(around.decode('utf-8', 'backslashreplace'))!r}...")
     return found
+
+
+def _files_below(folder: Path, but: Collection[Path]) -> Iterator[Path]:
+    """However deep: `os.walk` of Python 3.11 calls itself for each level."""
+    left = [folder]
+    while left:
+        with contextlib.suppress(OSError), os.scandir(left.pop()) as entries:
+            for entry in entries:
+                path = Path(entry.path)
+                if path in but:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(path)
+                elif entry.is_file(follow_symlinks=False):
+                    yield path
 
 
 class Watch:

@@ -71,7 +71,7 @@ SELDOM_FAILPOINTS = frozenset(
 """Passed by the one process whose janitor acts, or by few jobs: all processes are armed, one dies."""
 LEAVING_FAILPOINTS = frozenset(("drop_name", "drop_consumer"))
 """Passed by a process that was told to stop."""
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 """How long something is waited for that takes a second on a machine with nothing else to do."""
 GROUP = 8
 POLL_S = 0.05

@@ -82,11 +82,10 @@ class _Answers:
 
     def __init__(self, tokens: TokenFile | None, answer: Callable[[], Awaitable[bytes]]) -> None:
         self._tokens, self._answer = tokens, answer
-        self._open = 0
+        self._answering = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
-        self._open += 1
         try:
             async with asyncio.timeout(HEAD_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -98,7 +97,6 @@ class _Answers:
         except (TimeoutError, asyncio.IncompleteReadError, OSError):
             pass  # nobody is there to be told
         finally:
-            self._open -= 1
             writer.close()
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(WRITE_S):
@@ -106,14 +104,17 @@ class _Answers:
 
     async def _response(self, head: bytes) -> bytes:
         try:
-            if self._open > MOST:
+            method = self._check(head)  # who may not ask, or says nothing, takes no place of one who may
+            if self._answering >= MOST:
                 raise _Refused(503, f"{MOST} requests are being answered")
-            method = self._check(head)
+            self._answering += 1
             try:
                 body = await self._answer()
             except Exception as error:
                 log.exception("metrics_not_made")
                 raise _Refused(500, "the log of this process has the reason") from error
+            finally:
+                self._answering -= 1
         except _Refused as refused:
             return _whole(refused.status, f"{refused}\n".encode(), *refused.headers)
         return _whole(200, body, content_type=CONTENT_TYPE, is_head=method == "HEAD")

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from ops.metrics.definitions import CONTENT_TYPE
-from ops.metrics.listener import HEAD_BYTES, listening
+from ops.metrics.listener import HEAD_BYTES, MOST, listening
 from ops.metrics.settings import MetricsSettings
 from ops.metrics.targets import TargetFile
 from pipeline.errors import InvalidRequest
@@ -48,6 +48,17 @@ async def test_it_answers_this_machine_and_that_one_path(tmp_path: Path) -> None
     assert by_name[0] == 200
     assert [other[0] for other in others] == [404, 405, 403, 400]
     assert all("rollstream_some" not in other[2] for other in others)
+
+
+async def test_connections_that_say_nothing_take_no_place_of_a_scrape() -> None:
+    async with listening(MetricsSettings(), 0, some_metrics, field="metrics.port") as url:
+        host, port = url.removeprefix("http://").split(":")
+        silent = [(await asyncio.open_connection(host, int(port)))[1] for _ in range(MOST + 8)]
+        status, _, text = await get(f"{url}/metrics")
+        for connection in silent:
+            connection.close()
+
+    assert (status, text) == (200, "rollstream_some 1\n")
 
 
 async def test_beyond_this_machine_it_takes_a_token(tmp_path: Path) -> None:

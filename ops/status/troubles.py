@@ -218,8 +218,8 @@ def _of_runs(facts: Facts) -> Iterator[Trouble]:
             cause = reason.cause.value
             if cause not in OF_RUNS or (cause == "servers_paused" and not _pause_is_long(run)):
                 continue
-            if cause == "no_server" and jobs_a_second(facts, Stage.RUN):
-                continue  # its task calls none
+            if cause == "no_server" and not _calls_a_model(facts, run):
+                continue
             yield Trouble(
                 cause=cause,
                 what=f"run {run.look.name}: {reason}",
@@ -227,6 +227,13 @@ def _of_runs(facts: Facts) -> Iterator[Trouble]:
                 run=run.look.name,
                 is_blocking=OF_RUNS[cause] or (cause in QUIETLY and not run.look.in_flight),
             )
+
+
+def _calls_a_model(facts: Facts, run: RunFacts) -> bool:
+    """Whether jobs of a run without servers miss one; a task may call none."""
+    if run.look.places:
+        return run.look.acting + run.look.held > 0
+    return not jobs_a_second(facts, Stage.RUN)  # no worker says (`worker.adaptive` is off), and some jobs end
 
 
 def _pause_is_long(run: RunFacts) -> bool:

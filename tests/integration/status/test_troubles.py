@@ -16,6 +16,7 @@ from ops.status.look import look_and_judge
 from ops.status.reach import PATIENCE_S
 from ops.status.verdict import Judgement, Verdict
 from ops.status.view import as_lines, as_map
+from pipeline.inference_pool import PlacesOf, PoolPlaces
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask, command_client, redis_now_ms
 from pipeline.samples import Sample
@@ -118,6 +119,20 @@ async def test_a_whole_pipeline_is_healthy_at_work_and_idle(settings: QueueSetti
     assert idle.first_line == "healthy · idle: no run has work; 0 workers on 0 nodes"
     assert at_work.first_line == "healthy · 1 runs with work, 4 jobs in flight; 3 workers on 1 nodes"
     assert idle.verdict.exit_code == at_work.verdict.exit_code == 0
+
+
+@pytest.mark.parametrize(("acting", "held", "verdict"), [(0, 0, Verdict.HEALTHY), (1, 0, Verdict.STOPPED), (0, 3, Verdict.STOPPED)])
+async def test_a_run_whose_jobs_call_no_model_needs_no_server(
+    settings: QueueSettings, client: AsyncClient, acting: int, held: int, verdict: Verdict
+) -> None:
+    """From its first job on, and though other runs end jobs all the while, which tells nothing of this one."""
+    staged = Staged(settings, client)
+    await staging.no_server(staged)
+    await PoolPlaces(client, settings.namespace).say(
+        staging.RUN, "", "run-n1-0", PlacesOf(limit=4, bound=4, acting=acting, held=held), stands_ms=staging.LONG_MS
+    )
+
+    assert (await look(settings))[0].verdict is verdict
 
 
 async def test_a_run_whose_jobs_end_without_a_server_needs_none(settings: QueueSettings, client: AsyncClient) -> None:

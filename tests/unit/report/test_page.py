@@ -25,7 +25,7 @@ def a_report(**changes: object) -> RunReport:
     look = RunLook(
         name="swe-7b", state="open", incarnation=2, version="2.7", weight=1.0, quota=0, waiting=0, in_flight=3, reserve=5,
         outcomes={"ok": 60, "model_failure": 4}, groups={"informative": 12, "filtered": 4, "launched": 20}, groups_in_flight=1,
-        tokens={"kept": 9000, "filtered": 3000}, shortage="", steps=(), contact_s=1.0, places=0, places_bound=0, held=0, unread=0,
+        tokens={"kept": 9000, "filtered": 3000}, shortage="", steps=(), contact_s=1.0, places=0, places_bound=0, held=0, acting=0, unread=0,
     )  # fmt: skip
     monitors = Monitors(length=length_bias([]), starvation=Starvation(watched_s=0.0, short_s={}), shortage="")
     whole = RunReport(look=replace(look, **changes), prompts={}, parked=0, monitors=monitors, steps=(), why_waiting=())  # type: ignore[arg-type]

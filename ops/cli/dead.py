@@ -26,8 +26,8 @@ def list_dead(
     """Dead letters by what they died of, and then one by one, the newest first. Ends with 1 when there is none."""
     from ops.cli.connection import connected
     from ops.console import open_console
-    from ops.dead_letters import DeadLetter, read_dead_letters
-    from ops.dead_view import as_map, tables
+    from ops.dead.letters import DeadLetter, read_dead_letters
+    from ops.dead.view import as_map, tables
 
     async def act() -> list[DeadLetter]:
         async with connected() as (settings, client):
@@ -49,8 +49,8 @@ def list_dead(
 def show(job: Annotated[str, typer.Argument(help="Its id, or the entry of a letter without one.")], as_json: Json = False) -> None:
     """One dead letter whole: why it died, how often it was tried, and what of the job is still there. Ends with 2 when there is none."""
     from ops.cli.connection import connected
-    from ops.dead_letters import DeadLetter, letter_of
-    from ops.dead_view import as_lines, as_map
+    from ops.dead.letters import DeadLetter, letter_of
+    from ops.dead.view import as_lines, as_map
 
     async def act() -> DeadLetter:
         async with connected() as (settings, client):
@@ -70,7 +70,7 @@ def replay(jobs: Annotated[list[str], typer.Argument(help="Ids of dead jobs.")],
     change. The job, its prompt and its template must still be there: until the trainer has acknowledged them. Ends with 2 when one is
     not."""
     from ops.cli.connection import connected
-    from ops.dead_replay import Replayed, replay_job
+    from ops.dead.replay import Replayed, replay_job
 
     async def act() -> list[Replayed]:
         async with connected() as (settings, client):
@@ -93,7 +93,7 @@ def drop(
 ) -> None:
     """Take dead letters off the list. The jobs' records stay with their trainers. Ends with 2 when one is not there."""
     from ops.cli.connection import connected
-    from ops.dead_letters import drop_letters, letter_of, read_dead_letters
+    from ops.dead.letters import drop_letters, letter_of, read_dead_letters
 
     if bool(jobs) == everything:
         raise typer.BadParameter("name jobs, or say --all", param_hint="JOBS")

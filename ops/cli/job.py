@@ -24,7 +24,7 @@ def show(
 ) -> None:
     """The whole story of a job: where it stands, when what happened, what it said, what it was given for it."""
     from ops.cli.connection import connected, keys_of
-    from ops.job_story import JobStory, job_story
+    from ops.job.story import JobStory, job_story
 
     async def act() -> JobStory:
         async with connected() as (settings, client):
@@ -32,12 +32,12 @@ def show(
 
     story = asyncio.run(act())
     if as_json:
-        from ops.job_json import story_as_map
+        from ops.job.as_map import story_as_map
 
         typer.echo(orjson.dumps(story_as_map(story), option=orjson.OPT_SERIALIZE_NUMPY).decode())
     else:
         from ops.console import open_console
-        from ops.job_view import render_story
+        from ops.job.view import render_story
 
         render_story(open_console(), story, longest=10**9 if whole else 900)
 
@@ -51,7 +51,7 @@ def log(
     """The log that a job's grader kept, whole and unpacked. A terminal is shown control characters spelt out; a file or a pipe gets the
     bytes. Ends with 1 when it is damaged or cut off."""
     from ops.cli.connection import connected, keys_of
-    from ops.job_log import BadLog, byproduct, for_a_terminal, unpacked
+    from ops.job.log import BadLog, byproduct, for_a_terminal, unpacked
 
     async def act() -> bytes:
         async with connected() as (settings, client):

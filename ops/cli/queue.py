@@ -75,8 +75,8 @@ def peek(
 async def _bodies(client: AsyncClient, settings: QueueSettings, job: str) -> dict[str, object] | None:
     """What Redis has of a job, decoded; None when that is nothing."""
     from ops.cli.connection import keys_of
-    from ops.job_json import story_as_map
-    from ops.job_story import NoSuchJob, job_story
+    from ops.job.as_map import story_as_map
+    from ops.job.story import NoSuchJob, job_story
 
     try:
         return story_as_map(await job_story(client, keys_of(settings, job), job)) if job else None

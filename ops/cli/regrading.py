@@ -105,10 +105,10 @@ async def _regrade(
 async def _cases(stack: AsyncExitStack, wanted: Wanted) -> tuple[Sequence[str], Callable[[str], Awaitable[Case]]]:
     """Names of what is wanted, and how the case of a name is read. Redis is asked only where a job or a run is named."""
     from ops.cli.connection import connected, keys_of
-    from ops.job_story import NoSuchJob
+    from ops.job.story import NoSuchJob
     from ops.regrade import NOT_KEPT, NotGradable, case_of, jobs_of_run
     from ops.run_report import UnknownRun
-    from ops.trajectory_source import NothingThere, files_of, record_of_job
+    from ops.trajectory.source import NothingThere, files_of, record_of_job
     from pipeline.redis_client import ask, redis_now_ms
     from pipeline.trajectory_file import UnreadableTrajectory, read
 

@@ -27,9 +27,9 @@ def top(
     from ops.look import look
     from ops.status.set_up import read_set_up
     from ops.status.set_up_troubles import of_set_up
-    from ops.top_history import History
-    from ops.top_over_time import over_time
-    from ops.top_view import no_answer, screen
+    from ops.top.history import History
+    from ops.top.over_time import over_time
+    from ops.top.view import no_answer, screen
     from pipeline.errors import BrokerUnreachable
 
     async def act() -> None:

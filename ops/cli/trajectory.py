@@ -12,7 +12,7 @@ import orjson
 import typer
 
 if TYPE_CHECKING:
-    from ops.trajectory_verdict import Check
+    from ops.trajectory.verdict import Check
     from pipeline.trajectory_file import TrajectoryRecord, UnreadableTrajectory
     from workers.llm.logprob_distance import Tolerance
 
@@ -38,7 +38,7 @@ def check(
 ) -> None:
     """Prove that records keep their promises: prompts extend what was before them, masks, logprobs, versions, checksums; with --server also
     that their logprobs are what its weights give. Ends with 1 when one is broken, 2 when there is nothing of that name."""
-    from ops.trajectory_report import as_map, lines_of
+    from ops.trajectory.report import as_map, lines_of
     from workers.llm.logprob_distance import TOLERANCES
 
     if precision not in TOLERANCES:
@@ -59,7 +59,7 @@ def check(
 async def _check(sources: list[str], server: str, model: str, version: str, tolerance: Tolerance) -> Check:
     from contextlib import AsyncExitStack
 
-    from ops.trajectory_verdict import Check, Server, Verdict, compare, judge
+    from ops.trajectory.verdict import Check, Server, Verdict, compare, judge
     from pipeline.trajectory_file import UnreadableTrajectory
     from workers.llm.teacher_forcing import TeacherForcing
 
@@ -97,7 +97,7 @@ def show(
 ) -> None:
     """A trajectory token by token: context dim, sampled text by probability. Without colour, sampled stretches stand between ⟦ and ⟧."""
     from ops.console import open_console
-    from ops.trajectory_view import blobs_of, image_maps, parts_as_maps, render
+    from ops.trajectory.view import blobs_of, image_maps, parts_as_maps, render
     from ops.visible_text import visible_line
     from pipeline.trajectory_file import UnreadableTrajectory
     from workers.agent.invariants import BAD_ARRAYS, faults_of
@@ -145,9 +145,9 @@ def save(
     """Write what Redis has of a job's trajectory to a file that can be checked and shown alone; of a running job, its finished turns.
     Images that the model saw come into a folder beside it."""
     from ops.cli.connection import connected, keys_of
-    from ops.trajectory_images import images_of, save_images
-    from ops.trajectory_source import record_of_job
-    from ops.trajectory_view import blob_lines, image_lines
+    from ops.trajectory.image_files import images_of, save_images
+    from ops.trajectory.source import record_of_job
+    from ops.trajectory.view import blob_lines, image_lines
     from ops.visible_text import visible_line
     from pipeline.blobs import BlobSettings, open_store
     from pipeline.trajectory_file import SUFFIX, write
@@ -180,7 +180,7 @@ def save(
 async def _records(sources: list[str]) -> AsyncIterator[TrajectoryRecord | UnreadableTrajectory]:
     """The records that some names mean; one that cannot be read is given as its error. Redis is asked only for names of jobs."""
     from ops.cli.connection import connected, keys_of
-    from ops.trajectory_source import files_of, record_of_job
+    from ops.trajectory.source import files_of, record_of_job
     from pipeline.trajectory_file import UnreadableTrajectory, read
 
     places = [(source, files_of(source)) for source in sources]

@@ -14,7 +14,7 @@ from rich.text import Text
 from ops.demo.models import DemoModel
 from ops.demo.places import DemoState
 from ops.demo.trainer import DemoOutcome
-from ops.job_view import render_trajectory
+from ops.job.view import render_trajectory
 from ops.look import Look, RunLook
 from ops.run_view import bar, shares
 from ops.visible_text import visible_line

@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from ops.doctor.finding import Finding, fail, note, ok, warn
-from ops.redis_users import roles
+from ops.redis.users import roles
 from ops.status.set_up import read_set_up
 from ops.status.set_up_troubles import of_set_up
 from pipeline.clock_skew import LARGE_MS, clock_skew_ms
@@ -21,7 +21,7 @@ from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.settings import QueueSettings
 
 QUEUE_USERS = ("trainer", "worker", "supervisor", "ops")
-"""Of those that `ops/redis_users.py` makes, who use the queue of rollouts. A user of any other name is taken for a worker."""
+"""Of those that `ops/redis/users.py` makes, who use the queue of rollouts. A user of any other name is taken for a worker."""
 DO_ABOUT = {
     "master_down": "wait for the failover, or start it again; without a replica in reach nobody takes its place",
     "slots_unserved": "redis-cli --cluster check, then --cluster fix",

@@ -15,7 +15,7 @@ from ops.gateway.state import DELIVERS, Gateway
 from ops.gateway.steps import result_as_map
 from ops.gateway.waiting import submit_for_caller, wait_for_result, wait_s_of, wants_cancel
 from ops.gateway.work import Wanted
-from ops.job_story import JobStory, NoSuchJob
+from ops.job.story import JobStory, NoSuchJob
 from pipeline.messages import Trajectory
 from pipeline.near_names import hint
 from pipeline.redis_client import ask

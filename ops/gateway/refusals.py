@@ -15,7 +15,7 @@ import orjson
 import structlog
 from aiohttp import web
 
-from ops.job_story import NoSuchJob
+from ops.job.story import NoSuchJob
 from pipeline.errors import (
     BodyTooLarge,
     BrokerError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ops.dead_letters import LOST
+from ops.dead.letters import LOST
 from ops.metrics.balance import ShardBalance
 from ops.metrics.definitions import Families
 from ops.node.reading import NodeView

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import redis
 import structlog
 
-from ops.dead_letters import DeadLetter, read_dead_letters
+from ops.dead.letters import DeadLetter, read_dead_letters
 from ops.look import RunLook, look_at_run
 from ops.node.reading import NodeView, read_nodes
 from ops.status.set_up import SetUpFacts, read_set_up

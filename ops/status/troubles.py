@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from ops.dead_letters import LOST
+from ops.dead.letters import LOST
 from ops.run_view import ago
 from ops.status.facts import RECENT_MS, Facts, RunFacts
 from ops.status.set_up_troubles import of_set_up

@@ -10,13 +10,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ops.job_json import record_as_map
+from ops.job.as_map import record_as_map
 from ops.tasks.attempt import Attempt, attempt, tokenizer_of
 from ops.tasks.foreground import foreground
 from ops.tasks.model_server import ask_server
 from ops.tasks.rows import read_rows, spec_of
 from ops.tasks.scripts import scripted_problems
-from ops.trajectory_growing import GrowingTrajectory
+from ops.trajectory.growing import GrowingTrajectory
 from ops.visible_text import visible, visible_line
 from pipeline.messages import JobTemplate
 from workers.agent.trajectory import TurnDelta

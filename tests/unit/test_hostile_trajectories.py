@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ops.trajectory_report import as_map, lines_of
-from ops.trajectory_verdict import Check, judge
-from ops.trajectory_view import parts_as_maps, render
+from ops.trajectory.report import as_map, lines_of
+from ops.trajectory.verdict import Check, judge
+from ops.trajectory.view import parts_as_maps, render
 from pipeline.codec import encode
 from pipeline.messages import ChatMessage, Sampling, Segment, StopReason, Trajectory, Turn, VersionSpan
 from pipeline.testing.builders import a_segment, a_trajectory, a_turn

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ops.job_log import BadLog, for_a_terminal, unpacked
+from ops.job.log import BadLog, for_a_terminal, unpacked
 
 LOG = b"".join(b"test_%d PASSED\n" % number for number in range(40_000))
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

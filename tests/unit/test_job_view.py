@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from ops.job_story import JobStory
-from ops.job_view import render_story
+from ops.job.story import JobStory
+from ops.job.view import render_story
 from pipeline.messages import ChatMessage
 from pipeline.testing.builders import a_grade, a_trajectory
 

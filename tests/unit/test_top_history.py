@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ops.look import Look, StageLook
-from ops.top_history import KEPT, History, sparkline
-from ops.top_over_time import short
+from ops.top.history import KEPT, History, sparkline
+from ops.top.over_time import short
 from pipeline.messages import Stage
 
 

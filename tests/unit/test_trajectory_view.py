@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ops.trajectory_pieces import parts_of
-from ops.trajectory_view import blobs_of, parts_as_maps, render
+from ops.trajectory.pieces import parts_of
+from ops.trajectory.view import blobs_of, parts_as_maps, render
 from ops.visible_text import visible
 from pipeline.codec import encode
 from pipeline.messages import Blob, StopReason, Trajectory

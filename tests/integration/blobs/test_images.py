@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.trajectory_images import save_images
+from ops.trajectory.image_files import save_images
 from pipeline.blobs import BlobMissing, SharedFolder
 from pipeline.errors import InvalidRequest
 from pipeline.messages import Outcome

@@ -7,9 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from ops.dead_letters import NoDeadLetter, drop_letters, letter_of, read_dead_letters
-from ops.dead_replay import CannotReplay, replay_job
-from ops.dead_view import as_lines, tables
+from ops.dead.letters import NoDeadLetter, drop_letters, letter_of, read_dead_letters
+from ops.dead.replay import CannotReplay, replay_job
+from ops.dead.view import as_lines, tables
 from pipeline import codec
 from pipeline.keys import Keys
 from pipeline.messages import Stage

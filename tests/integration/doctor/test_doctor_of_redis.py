@@ -10,7 +10,7 @@ import pytest
 from ops.doctor import server
 from ops.doctor.examine import examine, exit_code
 from ops.doctor.finding import Finding, Grade
-from ops.redis_users import roles
+from ops.redis.users import roles
 from pipeline.redis_client import AsyncClient, ask, command_client
 from pipeline.settings import QueueSettings
 from pipeline.testing import PrivateServer

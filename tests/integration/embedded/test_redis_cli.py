@@ -17,15 +17,15 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.redis_cli import Options, Shape, parse_options
-from ops.redis_replies import Double, Failure, Items, Pairs, Reply, Status, Verbatim, as_json, quoted, raw, readable
-from ops.redis_words import UnbalancedQuotes, split_words
+from ops.redis.prompt import Options, Shape, parse_options
+from ops.redis.replies import Double, Failure, Items, Pairs, Reply, Status, Verbatim, as_json, quoted, raw, readable
+from ops.redis.words import UnbalancedQuotes, split_words
 from pipeline.embedded import EmbeddedServer, embedded_redis
 from pipeline.errors import InvalidRequest
 from tests.integration.embedded.conftest import PATIENCE_S, Place
 
 _ROOT = Path(__file__).parents[3]
-_PROGRAM = [sys.executable, "-c", "import sys; from ops.redis_cli import cli; sys.exit(cli(sys.argv[1:]))"]
+_PROGRAM = [sys.executable, "-c", "import sys; from ops.redis.prompt import cli; sys.exit(cli(sys.argv[1:]))"]
 
 
 @pytest.fixture

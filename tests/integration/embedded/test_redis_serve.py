@@ -19,7 +19,7 @@ import psutil
 import pytest
 import redis
 
-from ops.redis_serve import serve
+from ops.redis.serve import serve
 from pipeline.file_systems import FileSystem
 from pipeline.keys import Keys
 from tests.integration.embedded.conftest import PATIENCE_S, Place, User, is_running
@@ -28,7 +28,7 @@ _ROOT = Path(__file__).parents[3]
 _PROGRAM = """
 import json, sys
 from pathlib import Path
-from ops.redis_serve import serve
+from ops.redis.serve import serve
 
 asked = json.loads(sys.argv[1])
 for name in ("data_dir", "shared_dir"):

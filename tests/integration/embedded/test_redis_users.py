@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from ops.look import look_at_run
-from ops.redis_users import acl_directives, make_passwords, password_file, roles
+from ops.redis.users import acl_directives, make_passwords, password_file, roles
 from ops.run_report import report_on
 from pipeline.errors import BrokerMisused
 from pipeline.inference_pool import InferencePool, Server
@@ -121,7 +121,7 @@ def test_every_command_that_scripts_call_is_allowed_to_who_runs_scripts(make_ser
         for user in ("trainer", "worker", "supervisor"):
             exempt = ONLY_OF_WORKERS if user == "trainer" else frozenset()
             denied = [name for name in sorted(commands - exempt) if not may_run(admin, user, name)]
-            assert denied == [], f"{user} needs more rules in ops/redis_users.py"
+            assert denied == [], f"{user} needs more rules in ops/redis/users.py"
 
 
 def may_run(admin: redis.Redis, user: str, name: str) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from ops.metrics.definitions import OF_THE_QUEUE
 from ops.metrics.exporter import GOOD_S, Exporter
-from ops.redis_users import roles
+from ops.redis.users import roles
 from ops.status.look import look_and_judge
 from pipeline.inference_pool.records import Server
 from pipeline.messages import Stage

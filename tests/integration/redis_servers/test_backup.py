@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.redis_backup import AOF_FOLDER, INDEX, backup, read_backup, restore
-from ops.redis_users import acl_directives, make_passwords, password_file, roles
+from ops.redis.backup import AOF_FOLDER, INDEX, backup, read_backup, restore
+from ops.redis.users import acl_directives, make_passwords, password_file, roles
 from pipeline.embedded.server_config import Directive
 from pipeline.errors import BrokerError, BrokerMisused, InvalidRequest
 from pipeline.keys import Keys

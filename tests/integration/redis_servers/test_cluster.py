@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ops.redis_cli import cli
+from ops.redis.prompt import cli
 from pipeline.errors import BrokerUnreachable
 from pipeline.keys import Keys, shard_of
 from pipeline.messages import Stage

@@ -15,8 +15,8 @@ import redis
 
 from ops.housekeeping.jobs import JOBS
 from ops.look import look
-from ops.redis_acl import make_acl
-from ops.redis_users import SENTINEL, password_file, roles
+from ops.redis.acl import make_acl
+from ops.redis.users import SENTINEL, password_file, roles
 from ops.run_report import report_on
 from pipeline.keys import Keys
 from pipeline.messages import Grade

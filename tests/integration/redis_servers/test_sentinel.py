@@ -9,7 +9,7 @@ from contextlib import ExitStack, aclosing
 import pytest
 import redis
 
-from ops.redis_cli import cli
+from ops.redis.prompt import cli
 from pipeline.errors import BrokerUnreachable
 from pipeline.keys import Keys
 from pipeline.redis_client import ask, command_client, thread_client

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from ops.cli.app import app
 from ops.doctor.examine import examine
 from ops.doctor.finding import Finding, Grade
-from ops.redis_acl import make_acl
-from ops.redis_users import password_file
+from ops.redis.acl import make_acl
+from ops.redis.users import password_file
 from ops.status.look import look_and_judge
 from ops.status.set_up import read_set_up
 from ops.status.set_up_troubles import of_set_up

@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from ops.job_json import story_as_map
-from ops.job_story import JobStory, job_story
-from ops.job_view import render_story
+from ops.job.as_map import story_as_map
+from ops.job.story import JobStory, job_story
+from ops.job.view import render_story
 from pipeline.messages import Recovery, Stage
 from pipeline.scripts import JournalTurn
 from pipeline.testing import a_settlement, a_template, a_unit

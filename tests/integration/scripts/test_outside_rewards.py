@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from ops.job_story import job_story
+from ops.job.story import job_story
 from pipeline.errors import InvalidRequest, StaleIncarnation
 from pipeline.messages import Outcome, Stage
 from pipeline.redis_client import ask

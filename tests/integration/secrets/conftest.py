@@ -19,7 +19,7 @@ import orjson
 import pytest
 import redis
 
-from ops.redis_users import password_file, roles
+from ops.redis.users import password_file, roles
 from pipeline.settings import QueueSettings
 from pipeline.testing import PrivateServer, ServerKind
 from tests.integration.redis_servers.test_tls import Certificates, tls_directives

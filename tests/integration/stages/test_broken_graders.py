@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 from rich.console import Console
 
-from ops.job_json import story_as_map
-from ops.job_log import NoSuchByproduct, byproduct
-from ops.job_story import JobStory, job_story
-from ops.job_view import render_story
+from ops.job.as_map import story_as_map
+from ops.job.log import NoSuchByproduct, byproduct
+from ops.job.story import JobStory, job_story
+from ops.job.view import render_story
 from pipeline.messages import Grade, JobSpec, Limits, Trajectory
 from pipeline.redis_client import ask
 from pipeline.scripts import Scripts

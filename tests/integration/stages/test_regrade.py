@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from ops.regrade import Case, Change, NotGradable, Regraded, Regrader, case_of, jobs_of_run, regrade
-from ops.trajectory_source import record_of_job
+from ops.trajectory.source import record_of_job
 from pipeline import codec
 from pipeline.messages import Grade, Prompt, Stage, Trajectory
 from pipeline.redis_client import ask

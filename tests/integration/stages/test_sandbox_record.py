@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ops.job_json import story_as_map
-from ops.job_story import JobStory, job_story
-from ops.job_view import render_story
+from ops.job.as_map import story_as_map
+from ops.job.story import JobStory, job_story
+from ops.job.view import render_story
 from pipeline.messages import Grade, Trajectory
 from pipeline.testing import a_trajectory
 from tests.integration.stages.fleet import Fleet, Play

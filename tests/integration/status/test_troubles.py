@@ -204,7 +204,7 @@ async def test_a_name_that_no_resolver_knows_is_unreachable() -> None:
 
 async def test_the_read_only_user_sees_what_an_administrator_sees(make_server: MakeServer) -> None:
     """All of it, but fsync and the disk, which hang on CONFIG."""
-    from ops.redis_users import roles
+    from ops.redis.users import roles
 
     server = make_server()
     settings = QueueSettings(redis_url=server.url)

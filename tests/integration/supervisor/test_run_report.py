@@ -11,7 +11,7 @@ from rich.console import Console
 from ops.look import look, look_at_run
 from ops.run_report import UnknownRun, report_on
 from ops.run_view import report_page, runs_table
-from ops.top_view import screen
+from ops.top.view import screen
 from pipeline.inference_pool import PlacesOf, PoolPlaces
 from pipeline.keys import Keys
 from pipeline.messages import Stage

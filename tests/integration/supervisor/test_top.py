@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from ops.look import look
-from ops.top_history import History
-from ops.top_over_time import over_time
+from ops.top.history import History
+from ops.top.over_time import over_time
 from pipeline.redis_client import AsyncClient
 from pipeline.settings import QueueSettings
 from pipeline.supervisor.step_spec import StepSpec

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops.trajectory_images import save_images
-from ops.trajectory_view import image_lines, image_maps
+from ops.trajectory.image_files import save_images
+from ops.trajectory.view import image_lines, image_maps
 from pipeline.blobs import IMAGE, Life, SharedFolder
 from pipeline.messages import Blob, SegmentImage, Trajectory
 from pipeline.testing import a_trajectory

@@ -2,7 +2,7 @@
 
 It is the keeper's twin: the same lock on the data directory, the same guard, the same restarts with pauses, but it listens on an address
 and lives until it is told to end (SIGTERM, SIGINT), not until its users leave. Users come first: before anything can connect, the default
-user is off and those of `redis_users.py` have passwords, each in a file of its own. No password stands in a command line,
+user is off and those of `users.py` have passwords, each in a file of its own. No password stands in a command line,
 a log or the address file.
 
 The address file tells programs where the server is; it is there while the server serves, written whole or not at all, and removed at a
@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ops.redis_users import acl_directives, make_passwords, password_file, roles
+from ops.redis.users import acl_directives, make_passwords, password_file, roles
 from pipeline.embedded import AppendFsync, ServerOptions, ServerStatus, State, find_server_binary
 from pipeline.embedded.errors import EmbeddedServerError
 from pipeline.embedded.guard import Guard, GuardPlan

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from ops.job_story import NoSuchJob
+from ops.job.story import NoSuchJob
 from pipeline import codec
 from pipeline.errors import DamagedBody, NewerMessage, RollstreamError
 from pipeline.keys import Keys, run_of

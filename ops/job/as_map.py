@@ -6,7 +6,7 @@ from dataclasses import asdict, is_dataclass
 
 import numpy as np
 
-from ops.job_story import JobStory
+from ops.job.story import JobStory
 
 
 def story_as_map(story: JobStory) -> dict[str, object]:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.text import Text
 
-from ops.trajectory_pieces import Part, Piece, Stretch, fitting, parts_of
+from ops.trajectory.pieces import Part, Piece, Stretch, fitting, parts_of
 from ops.visible_text import visible, visible_line
 from pipeline.messages import Trajectory, Turn
 from pipeline.trajectory_file import TrajectoryRecord

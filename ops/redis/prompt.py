@@ -27,8 +27,8 @@ from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlspli
 
 import redis
 
-from ops.redis_replies import Failure, Reply, Status, TypedParser, as_json, raw, readable
-from ops.redis_words import UnbalancedQuotes, split_words
+from ops.redis.replies import Failure, Reply, Status, TypedParser, as_json, raw, readable
+from ops.redis.words import UnbalancedQuotes, split_words
 from pipeline.embedded import RedisAddress, open_redis
 from pipeline.errors import InvalidRequest, RollstreamError
 from pipeline.folders import Folders, make_folder

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from ops.job_story import JobStory
+from ops.job.story import JobStory
 from ops.sandbox_view import use_lines
-from ops.trajectory_text import conversation, first_tokens, token_strip
-from ops.trajectory_view import blob_lines, image_lines
+from ops.trajectory.text import conversation, first_tokens, token_strip
+from ops.trajectory.view import blob_lines, image_lines
 from ops.visible_text import visible, visible_line
 from pipeline.messages import Trajectory
 from workers.llm.tokenizer import load

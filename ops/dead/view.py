@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from ops.dead_letters import DeadLetter
+from ops.dead.letters import DeadLetter
 from ops.visible_text import visible_line
 from pipeline.messages import Json
 

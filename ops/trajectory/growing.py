@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from ops.trajectory_pieces import fitting, parts_of
-from ops.trajectory_view import Painter
+from ops.trajectory.pieces import fitting, parts_of
+from ops.trajectory.view import Painter
 from pipeline.messages import StopReason, Trajectory
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.llm.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import cast
 
-from ops.job_story import NoSuchJob, byproducts_of
+from ops.job.story import NoSuchJob, byproducts_of
 from ops.visible_text import visible
 from pipeline.errors import RollstreamError
 from pipeline.keys import Keys

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.redis_users import SENTINEL, acl_directives, make_passwords, password_file, roles
+from ops.redis.users import SENTINEL, acl_directives, make_passwords, password_file, roles
 
 
 @dataclass(frozen=True, slots=True)

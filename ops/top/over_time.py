@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from ops.top_history import KEPT, History, sparkline
+from ops.top.history import KEPT, History, sparkline
 
 
 def over_time(history: History, *, every_s: float) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from ops.trajectory_verdict import Check, Verdict
+from ops.trajectory.verdict import Check, Verdict
 from ops.visible_text import visible_line
 from workers.llm.logprob_distance import Distances, Summary, summary_of
 

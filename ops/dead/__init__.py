@@ -1,0 +1,1 @@
+"""What `rollstream dead` does: dead letters read, shown and tried again."""

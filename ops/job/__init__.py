@@ -1,0 +1,1 @@
+"""What `rollstream job` shows: the story of a job, and what its grader kept."""

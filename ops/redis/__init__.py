@@ -1,0 +1,1 @@
+"""What `rollstream redis` does: serve one, its users, backup and restore, and a prompt on it."""

@@ -1,0 +1,1 @@
+"""What `rollstream top` shows: the pipeline while it runs."""

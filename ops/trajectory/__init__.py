@@ -1,0 +1,1 @@
+"""What `rollstream trajectory` does: find, check, show and save what jobs produced."""

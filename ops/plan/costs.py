@@ -26,21 +26,21 @@ class PerJob:
         return self.job + self.turn * turns + self.byte * trajectory_bytes
 
 
-CONDITIONS = "as measured on a shared 2-core machine"
-CPU_US = PerJob(job=640, turn=110, byte=0.0055)
-"""Of a server with more than a hundred jobs a second; with few, calls come one by one and a job costs up to four times that."""
+CONDITIONS = "as measured on a quiet 2-core machine"
+CPU_US = PerJob(job=780, turn=105, byte=0.0074)
+"""Of a server with 500 jobs a second; with few, calls come one by one and a job costs about twice that."""
 AOF_BYTES = PerJob(job=8100, turn=775, byte=2.05)
 IN_BYTES = PerJob(job=2400, turn=630, byte=2.05)
 OUT_BYTES = PerJob(job=2600, turn=80, byte=1.0)
 """To workers: EVAL reads each trajectory."""
-RENEW_US = 12.0
+RENEW_US = 7.0
 """Of one renewal of one lease (`rollstream bench leases`)."""
 RENEWALS_A_LEASE = leases.RENEWALS_A_LEASE
 LEASES_HELD = {Stage.INIT: 1, Stage.RUN: 2, Stage.EVAL: 1}
 """By a job that is worked on: its own and, in RUN, that of its place at a model server, which is renewed as often."""
 REST_SHARE_A_PROCESS = 0.0003
 """Of a core: a worker process without jobs beats, renews its name, reads and looks."""
-OPEN_JOB_BYTES = 4100.0
+OPEN_JOB_BYTES = 4600.0
 """Memory of an open job without its trajectory: hash, stream entries, places in sets, its part of its group and prompt."""
 RESERVED_BYTES = JobTemplate(task="").expected_bytes
 """As long as requests say nothing else."""

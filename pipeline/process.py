@@ -85,6 +85,10 @@ class Member:
         return None
 
 
+SAME_SIGNAL_S = 1.0
+"""A SIGTERM to a launcher within so long of the first is that one, told again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shutdown:
     """The two steps of leaving."""
@@ -94,22 +98,32 @@ class Shutdown:
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     """Hand back what still runs."""
 
-    def on_signals(self, *, hangup: bool = False) -> None:
+    def on_signals(self, *, launcher: bool = False) -> None:
         """First SIGTERM or SIGINT: `stop`. Second: `hurry`.
 
         Args:
-            hangup: SIGHUP is such a signal, too, unless it was ignored when the process began, as under `nohup`.
+            launcher: of a node. SIGHUP is such a signal, too, unless it was ignored when the process began, as under `nohup`. Who preempts
+                a Slurm job says it three times within some ten milliseconds: SIGTERM to its tasks, once for the step and once for the
+                job, and to the batch shell, which tells the tasks by SIGUSR1, as `srun` passes that on and no SIGTERM (ops/slurm). So a
+                SIGTERM so soon after the first is the same one, and SIGUSR1 is `stop` and nothing more, before and after others.
         """
         loop = asyncio.get_running_loop()
+        told_s: list[float] = []
 
-        def on_signal() -> None:
-            if self.stop.is_set():
+        def on_signal(number: int) -> None:
+            now_s = time.monotonic()
+            if launcher and number == signal.SIGTERM and told_s and now_s - told_s[0] < SAME_SIGNAL_S:
+                return
+            if told_s:
                 self.hurry.set()
+            told_s.append(now_s)
             self.stop.set()
 
-        for number in (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if hangup else ())):
+        for number in (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if launcher else ())):
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, on_signal)
+                loop.add_signal_handler(number, on_signal, number)
+        if launcher:
+            loop.add_signal_handler(signal.SIGUSR1, self.stop.set)
 
     def on_parent_exit(self, *, patience_s: float = ORPHAN_PATIENCE_S) -> None:
         """Leaves at once when the process that started this one is gone, however it went.

@@ -82,7 +82,7 @@ async def run_node(settings: NodeSettings, config: Path | None, *, log_level: st
         InvalidRequest, BrokerMisused, FolderError: settings that cannot work; nothing was started, or everything has ended.
     """
     shutdown = Shutdown()
-    shutdown.on_signals(hangup=True)
+    shutdown.on_signals(launcher=True)
     shutdown.on_parent_exit()
     boot = secrets.token_hex(8)
     namespace = QueueSettings.load(config).namespace

@@ -17,7 +17,7 @@ from pipeline.settings import ENVIRONMENT_PREFIX, TableSettings
 from workers.settings import default_node
 
 SLURM_END = "SLURM_JOB_END_TIME"
-"""Set by Slurm 22.05 and newer, s since 1970."""
+"""Set by Slurm 23.02 and newer, and by our template for older ones; s since 1970."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])", re.ASCII)
 _EPOCH = re.compile(r"\d{9,11}", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

@@ -25,10 +25,8 @@ trap 'if [ -n "$server" ]; then kill -TERM "$server" 2>/dev/null; fi' USR1
 ( trap - TERM INT; exec "$PROJECT/.venv/bin/rollstream" redis serve --host 0.0.0.0 --port "${REDIS_PORT:-0}" --advertise "$(hostname)" \
     --data-dir "$data" --shared-dir "$shared" ) &
 server=$!
-while :; do
-  wait "$server"; code=$?
-  kill -0 "$server" 2>/dev/null || break               # else a signal interrupted the wait
-done
+while kill -0 "$server" 2>/dev/null; do wait "$server"; done   # a signal interrupts the wait
+wait "$server"; code=$?                                         # bash keeps the code of a process that has ended
 
 rm -rf "$saved.new"
 if cp -a "$data" "$saved.new" && rm -f "$saved.new"/*.lock; then

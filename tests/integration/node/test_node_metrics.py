@@ -55,7 +55,7 @@ async def test_a_node_answers_for_its_processes_and_what_a_killed_one_did_stays_
     places = orjson.loads(target.read_bytes())
     launcher.send_signal(signal.SIGTERM)
     await until(look, lambda view: view.state == "draining", "it drains", machine)
-    launcher.send_signal(signal.SIGTERM)
+    launcher.send_signal(signal.SIGINT)
 
     assert await machine.ended(launcher) == 0, log_tail(machine.log)
     assert (slots, busy) == ([1, 2, 0], 1)

@@ -25,7 +25,8 @@ class Cluster:
 
     folder: Path
     size: int
-    batches: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    batches: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """The last one of each job."""
     network: NodeNetwork = field(init=False)
 
     def __enter__(self) -> Cluster:
@@ -34,7 +35,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for batch in self.batches:
+        for batch in self.batches.values():
             batch.kill()
             batch.wait()
         for process in self.processes():
@@ -57,11 +58,16 @@ class Cluster:
             process.kill()
 
     def preempt(self, job: int) -> None:
-        """What Slurm does to an allocation that another one is to have: SIGTERM to the tasks of its steps, and none to the batch shell."""
+        """What Slurm (22.05, `proctrack/cgroup`) does to an allocation that another one is to have.
+
+        SIGTERM to the tasks of its steps, for the step and for the job, and to the batch shell, all within some ten milliseconds.
+        """
         for process in self.processes(f"-{job}-0"):
             parent = process.parent()
             if parent is not None and any(word.endswith("srun.py") for word in parent.cmdline()):
-                process.terminate()
+                for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGTERM):
+                    process.send_signal(number)
+        tell(self.batches[job])
 
     # ---- allocations
 
@@ -91,7 +97,7 @@ class Cluster:
                 stdout=out,
                 stderr=out,
             )
-        self.batches.append(batch)
+        self.batches[job] = batch
         return batch
 
     def log(self, job: int) -> str:

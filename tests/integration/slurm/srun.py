@@ -1,7 +1,8 @@
 """A stand-in for `srun`: runs a command once on each "node", a network namespace of its own, with a name and a folder for
 temporary files.
 
-Knows the options that ops/slurm uses. Passes SIGTERM, SIGINT and SIGUSR1 on to the tasks, as srun does; ends with the highest exit code.
+Knows the options that ops/slurm uses. As srun (Slurm 22.05) it passes SIGUSR1 on to the tasks, and kills them when it gets SIGTERM; it ends
+with the highest exit code.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ def main() -> int:
     asked = parser.parse_args()
     tasks: list[subprocess.Popen[bytes]] = []
 
-    def forward(number: int, _: object) -> None:
+    def tell(number: int) -> None:
         for task in tasks:
             if task.poll() is None:
                 task.send_signal(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, forward)
+    signal.signal(signal.SIGUSR1, lambda number, _: tell(number))
+    signal.signal(signal.SIGTERM, lambda *_: tell(signal.SIGKILL))
     for index, node in enumerate(cluster["nodes"]):
         if asked.nodelist in ("", node["name"]):
             own = {"SLURM_NODEID": str(index), "SLURMD_NODENAME": node["name"], "SLURM_TMPDIR": node["tmp"]}

@@ -232,6 +232,8 @@ class Prompt:
     """What the handler needs (question, gold answer, image, ...)."""
     first_member: int = 0
     """Number of the first job that samples it: one that stands for a member of another group has that member's number, and so its seeds."""
+    traceparent: str = ""
+    """Span of the trainer that asked for it (`pipeline/trace_context.py`); empty = none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

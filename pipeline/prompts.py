@@ -80,7 +80,9 @@ PlainMap = Annotated[Mapping[str, object], AfterValidator(plain_map)]
 PromptMap = Annotated[Mapping[str, object], AfterValidator(_with_images), AfterValidator(plain_map), AfterValidator(_not_empty)]
 
 
-def encode_prompt(prompt_id: str, data: Json, *, max_body_bytes: int, field: str = "prompt", first_member: int = 0) -> bytes:
+def encode_prompt(
+    prompt_id: str, data: Json, *, max_body_bytes: int, field: str = "prompt", first_member: int = 0, traceparent: str = ""
+) -> bytes:
     """Body of one prompt.
 
     Args:
@@ -88,12 +90,12 @@ def encode_prompt(prompt_id: str, data: Json, *, max_body_bytes: int, field: str
         data: a map that `plain_map` made.
         max_body_bytes: bound of one body (`QueueSettings.max_body_bytes`).
         field: what the caller calls this prompt, for the error.
-        first_member: see `messages.Prompt`.
+        first_member, traceparent: see `messages.Prompt`.
 
     Raises:
         InvalidRequest: above the bound.
     """
-    body = encode(Prompt(id=prompt_id, data=data, first_member=first_member))
+    body = encode(Prompt(id=prompt_id, data=data, first_member=first_member, traceparent=traceparent))
     if len(body) > max_body_bytes:
         longest = max(data, key=lambda name: len(encode(Prompt(id="", data={name: data[name]}))))
         raise InvalidRequest(

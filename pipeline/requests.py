@@ -12,7 +12,7 @@ import secrets
 from dataclasses import replace
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from pipeline.chat_request import ChatRequest
 from pipeline.codec import encode
@@ -23,6 +23,7 @@ from pipeline.messages import JobTemplate, Limits, Recovery, RewardSource, Route
 from pipeline.prompts import PlainMap, PromptMap
 from pipeline.request_errors import shown
 from pipeline.request_model import Request
+from pipeline.trace_context import checked_traceparent
 
 DAY_S = 86_400.0
 MAX_TOKENS = 16_777_216
@@ -191,6 +192,8 @@ class JobRequest(TemplateRequest):
     exact_logprobs: bool = _template.exact_logprobs
     """Whether its logprobs must be those of the distribution sampled from. Greedy or truncated sampling (`top_p`, ...) needs False, and
     then a trainer's ratio would be wrong."""
+    traceparent: Annotated[str, AfterValidator(checked_traceparent)] = ""
+    """Span below which its spans hang, as W3C Trace Context writes it; empty = the current one of whoever submits it, if there is one."""
 
     @model_validator(mode="after")
     def _is_exact(self) -> Self:

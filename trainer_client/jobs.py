@@ -23,6 +23,7 @@ from trainer_client.lifetime import Lifetime
 from trainer_client.logs import Log
 from trainer_client.on_loop import OnLoop
 from trainer_client.results import Result
+from trainer_client.trace_parent import current_traceparent
 
 log = Log(__name__)
 
@@ -130,7 +131,13 @@ class Jobs:
             raise InvalidRequest(f"expected a JobRequest, got {type(request).__name__}", field=field.removesuffix(".prompt"))
         template = request.template()
         body = encode(template)
-        prompt = encode_prompt(request.id, request.prompt, max_body_bytes=self._settings.max_body_bytes, field=field)
+        prompt = encode_prompt(
+            request.id,
+            request.prompt,
+            max_body_bytes=self._settings.max_body_bytes,
+            field=field,
+            traceparent=request.traceparent or current_traceparent(),
+        )
         unit = Unit(f"{self._run}.{request.id}", 0, request.id, 0, request.version, prompt, digest)
         return Submission(unit, template, template_id(body), body)
 

@@ -69,10 +69,10 @@ class Wanted:
 
         Args:
             said: what its client said of it, where the request has more than that; without the id. Default: the request, as far as it says
-                anything: so a later version of this project, whose requests have more fields, makes the same digest.
+                anything, without its span: so a later version of this project, whose requests have more fields, makes the same digest.
         """
         if said is None:
-            said = request.model_dump(mode="json", exclude_defaults=True, exclude={"id"})
+            said = request.model_dump(mode="json", exclude_defaults=True, exclude={"id", "traceparent"})
         raw = orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
         return cls(request, hashlib.blake2b(raw, digest_size=DIGEST_BYTES).hexdigest(), len(raw))
 

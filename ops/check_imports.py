@@ -52,6 +52,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "trainer_client": (),
     "workers": ("workers",),
     "workers.llm.tiny": ("workers", "train-tiny"),
+    "workers.stages.traces": ("workers", "traces"),
     "ops": ("workers", "ops"),
 }
 """The extras that the environment of each package has, beside the base. A module has those of the longest name here that begins its own."""

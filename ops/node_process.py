@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -23,7 +24,11 @@ from pipeline.supervisor.loop import Supervisor
 from workers.sandbox.service import RemoteSandboxes, ServiceNotThere
 from workers.sandbox.service.settings import SandboxSettings
 from workers.settings import WorkerSettings
+from workers.stages.traces.asked import asked_traces
 from workers.worker import serve
+
+if TYPE_CHECKING:
+    from workers.stages.traces.traces import Traces
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +58,7 @@ async def run_worker(worker: WorkerSettings, config: Path | None) -> int:
     shutdown.on_signals()
     shutdown.on_parent_exit()
     async with AsyncExitStack() as stack:
+        traces = await stack.enter_async_context(asked_traces(worker))
         queue = join_queue(stack, config)
         try:
             fleet = await _fleet(queue, shutdown)
@@ -63,14 +69,14 @@ async def run_worker(worker: WorkerSettings, config: Path | None) -> int:
         settings = SandboxSettings.load(config, scratch_dir=worker.scratch_dir)
         worker = worker.model_copy(update={"scratch_dir": scratch / fleet})
         if not worker.sandboxes:
-            return await serve(queue, worker, shutdown, config=config)
+            return await serve(queue, worker, shutdown, config=config, traces=traces)
         find = ServiceFinder(settings, config, worker.node)
         while True:
             try:
                 await find(shutdown.stop, patience_s=START_S if worker.stage is Stage.EVAL else None)
                 async with RemoteSandboxes(settings.run, boot=str(os.getpid()), fleet=fleet) as sandboxes:
                     async with _ended_by(shutdown, sandboxes.lost, hurry=True) as until:
-                        code = await serve(queue, worker, until, sandboxes=sandboxes, config=config)
+                        code = await serve(queue, worker, until, sandboxes=sandboxes, config=config, traces=traces)
                     was_lost = sandboxes.lost.done()
             except StoppedWhileWaiting:
                 return 0
@@ -80,7 +86,7 @@ async def run_worker(worker: WorkerSettings, config: Path | None) -> int:
             except ServiceNotStarted as error:
                 if worker.stage is not Stage.EVAL:
                     raise
-                code, has_come = await _without_sandboxes(queue, worker, shutdown, find, why=str(error), config=config)
+                code, has_come = await _without_sandboxes(queue, worker, shutdown, find, why=str(error), config=config, traces=traces)
                 if shutdown.stop.is_set() or not has_come:
                     return code
                 continue
@@ -90,7 +96,14 @@ async def run_worker(worker: WorkerSettings, config: Path | None) -> int:
 
 
 async def _without_sandboxes(
-    queue: QueueSettings, worker: WorkerSettings, shutdown: Shutdown, find: ServiceFinder, *, why: str, config: Path | None
+    queue: QueueSettings,
+    worker: WorkerSettings,
+    shutdown: Shutdown,
+    find: ServiceFinder,
+    *,
+    why: str,
+    config: Path | None,
+    traces: Traces | None,
 ) -> tuple[int, bool]:
     """Grades what needs no sandbox on a node that has none, until one has; returns the exit code, and whether that was why it left.
 
@@ -100,7 +113,7 @@ async def _without_sandboxes(
     coming = asyncio.create_task(find.comes(), name="node-service")
     try:
         async with _ended_by(shutdown, coming, hurry=False) as until:
-            code = await serve(queue, worker, until, config=config)
+            code = await serve(queue, worker, until, config=config, traces=traces)
         has_come = coming.done()
     finally:
         coming.cancel()

@@ -124,6 +124,8 @@ class JobControl:
         self.task: asyncio.Task[None] | None = None
         self.on_interrupted: Callable[[JobControl], None] | None = None
         """Told when a verdict interrupts the work (`pipeline/interruption.py`)."""
+        self.on_answered: Callable[[End, str], None] | None = None
+        """Told what Redis answered for the attempt's end, when that is the last of it here."""
         self.holds_slot = True
         self._to_take: list[Callable[[], Awaitable[None]]] = []
         self._keep_turn = keep_turn

@@ -273,4 +273,6 @@ class Settler:
             self.statistics.settled += 1
         else:
             self.statistics.given_up += 1
+        if control.on_answered is not None:
+            control.on_answered(end, word)
         self._release(control)

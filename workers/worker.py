@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -41,6 +42,9 @@ from workers.stages.pool_keeper import PoolKeeper
 from workers.stages.run import RunWork
 from workers.stages.stage import Place, StageWork
 
+if TYPE_CHECKING:
+    from workers.stages.traces.traces import Traces
+
 log = structlog.get_logger(__name__)
 
 EXIT_OK, EXIT_USURPED = 0, 3
@@ -56,6 +60,7 @@ async def serve(
     handlers: Mapping[str, Callable[[], TaskHandler]] | None = None,
     sandboxes: RemoteSandboxes | None = None,
     config: Path | None = None,
+    traces: Traces | None = None,
 ) -> int:
     """Serves a stage until it is shut down, then drains. Returns the exit code.
 
@@ -63,6 +68,7 @@ async def serve(
         handlers: tasks beside the built-in and installed ones.
         sandboxes: the node's service; entered and closed by the caller, who also sees to the end of this when the service is lost.
         config: the `rollstream.toml` that handlers with settings of their own read.
+        traces: where spans go; None = nobody asked for any.
     """
     can = () if sandboxes is None else sorted(word.value for word in sandboxes.isolation)
     scratch = worker.scratch_dir or Folders.from_environment().scratch
@@ -128,7 +134,7 @@ async def serve(
 
         def work_of(keys: Keys, scripts: Scripts) -> Work:
             work = stage_work(keys, scripts)
-            work.measures = measures
+            work.measures, work.traces = measures, traces
             return work
 
         left = asyncio.Event()

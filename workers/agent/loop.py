@@ -19,6 +19,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pipeline.blobs import BadImage
@@ -37,7 +38,7 @@ from workers.agent.world import World, WorldOverran, WorldReply
 from workers.llm.backend import Caps, GenRequest, GenResult, LogprobsMode, Model
 from workers.llm.images import PlacedImage, PromptImage, SeenImage
 from workers.llm.ratio import ratio_bias
-from workers.tools.base import ToolOverran, ToolResult, ToolSet
+from workers.tools.base import ToolOverran, ToolResult, ToolSet, ToolUse
 
 MAX_CALLS_A_TURN = 16
 """Tool calls and faults of one turn that are answered; a turn that writes more is told how many were left."""
@@ -107,6 +108,7 @@ async def run_agent(
     active: ActiveTime | None = None,
     settings: AgentSettings | None = None,
     images: ImageReader | None = None,
+    used_tool: Callable[[ToolUse], None] | None = None,
 ) -> AgentEnd:
     """Run one trajectory to its end.
 
@@ -121,6 +123,7 @@ async def run_agent(
         world: answers the turns that call no tool; None = such a turn ends the trajectory.
         active: the clock of the job's active time; a wrapper that waits for a server stops it meanwhile.
         images: reads those that messages and tools show; None = the model sees none, and no message has one.
+        used_tool: told of each tool call that has ended.
 
     Raises:
         InvalidRequest: this sampling at this server, or at the one that a call went to later, would bias the trainer's ratio.
@@ -144,6 +147,7 @@ async def run_agent(
         active=active or ActiveTime(job.template.limits.run_active_s),
         settings=settings,
         images=images,
+        used_tool=used_tool,
     )
     return await loop.run(messages)
 
@@ -175,6 +179,7 @@ class _AgentLoop:
     active: ActiveTime
     settings: AgentSettings
     images: ImageReader | None
+    used_tool: Callable[[ToolUse], None] | None
     stuck: StuckDetector = field(default_factory=StuckDetector)
     turns: int = 0
 
@@ -388,8 +393,9 @@ class _AgentLoop:
         errors = 0
         end: AgentEnd | None = None
         started = time.monotonic()
+        answer = self._answer if self.used_tool is None else partial(self._told_answer, self.used_tool)
         for item in parsed.items[:MAX_CALLS_A_TURN]:
-            text, is_fault, result = await self._answer(item)
+            text, is_fault, result = await answer(item)
             errors += is_fault
             replies.append(await self._reply(text, result.images) if result is not None and result.images else _from_tool(text))
             if result is not None and result.ends:
@@ -456,6 +462,19 @@ class _AgentLoop:
             return move.result()
         finally:
             await _let_go(move)
+
+    async def _told_answer(self, tell: Callable[[ToolUse], None], item: ToolCall | CallError) -> tuple[str, bool, ToolResult | None]:
+        """`_answer`, and a word of how it went."""
+        began_s = time.monotonic()
+        name = "" if isinstance(item, CallError) else item.name
+        try:
+            text, is_fault, result = await self._answer(item)
+        except BaseException as error:
+            tell(ToolUse(name, began_s, False, type(error).__name__))
+            raise
+        wrong = "fault" if is_fault else "tool_error" if result is not None and result.is_error else ""
+        tell(ToolUse(name, began_s, is_fault, wrong))
+        return text, is_fault, result
 
     async def _answer(self, item: ToolCall | CallError) -> tuple[str, bool, ToolResult | None]:
         """What the model is told, whether the call was at fault, and the tool's result if it was run."""

@@ -102,6 +102,7 @@ class AgentHandler(TaskHandler):
                 active=context.active,
                 settings=self.settings,
                 images=ImageReader(context.backend, keep) if sees else None,
+                used_tool=context.used_tool,
             )
             collected = await self.collect(context, sandbox, end) if sandbox is not None else {}
         failpoint("sandbox_stop")

@@ -36,6 +36,7 @@ from workers.llm.backend import Model
 from workers.sandbox.base import Sandbox, SandboxProvider
 from workers.sandbox.errors import SandboxError, SandboxGone
 from workers.sandbox.spec import SandboxHandle, SandboxOwner, SandboxSpec
+from workers.tools.base import ToolUse
 
 
 class KeepBlob(Protocol):
@@ -142,6 +143,8 @@ class RunContext(StageContext):
     """What this process found of the servers' chat templates."""
     keep_blob: KeepBlob = field(default=keeps_none)
     """Keeps an array beside the record, as long as it: for a segment's `blobs`. Whatever an attempt kept goes with it when it fails."""
+    used_tool: Callable[[ToolUse], None] | None = None
+    """Told of each tool call that has ended; None = nobody asks."""
 
     async def sandbox(self) -> Sandbox:
         """Takes over the sandbox that INIT made.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import redis
 
@@ -24,6 +25,15 @@ KEPT_PROMPTS = 512
 MOST_KEPT_PROMPT_BYTES = 65_536
 """A larger prompt is read again for each member, so that what is kept is bounded."""
 BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class JobTimes:
+    """How long a job was under way when its attempt began, by the clock of Redis."""
+
+    since_accepted_ms: int
+    wait_ms: int
+    """Since the stage before had done its work, or since it was accepted; retries are in it."""
 
 
 class Bodies:
@@ -64,6 +74,16 @@ class Bodies:
         except (BrokerError, redis.RedisError):
             return ""
         return reason.decode("utf-8", "replace") if reason and where == stage.value.encode() else ""
+
+    async def times(self, job: str, stage: Stage) -> JobTimes | None:
+        """What went before the attempt of a job that has just begun in this stage; None also when Redis does not say."""
+        before = {Stage.INIT: "", Stage.RUN: Stage.INIT.value, Stage.EVAL: Stage.RUN.value}[stage]
+        names = ["t", f"at.{stage.value}", *((f"at.{before}", f"ms.{before}") if before else ())]
+        try:
+            accepted, began, *earlier = map(int, await ask(self._client, "HMGET", self.keys.job(job), *names))
+        except (BrokerError, redis.RedisError, TypeError, ValueError):  # a field that is not there is None
+            return None
+        return JobTimes(max(0, began - accepted), max(0, began - (sum(earlier) or accepted)))
 
     async def find(self, key: str) -> bytes | None:
         """One body, or None."""

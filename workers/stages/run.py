@@ -23,10 +23,10 @@ from workers.agent.template_check import TemplateChecks
 from workers.agent.trajectory import TrajectoryRecorder, TurnDelta
 from workers.handlers.base import Environment, RunContext, StageContext, TaskHandler
 from workers.handlers.registry import Handlers
-from workers.llm.backend import Model
 from workers.sandbox.base import SandboxProvider
 from workers.stages.bodies import Bodies
 from workers.stages.concurrency import LimitedModel, Limiter
+from workers.stages.concurrency.limited_model import PoolModel
 from workers.stages.kept_blobs import KeptBlobs
 from workers.stages.model_servers import ModelServers
 from workers.stages.pooled_backend import PooledBackend
@@ -104,9 +104,11 @@ class RunWork(StageWork):
             pin=server_pin(spec),
         )
         control.on_left_behind(backend.leave)
+        traced = None if self.traces is None else self.traces.of(control.held)
         shared = {f.name: getattr(context, f.name) for f in fields(StageContext)}
         try:
-            async with self._model(control, spec, backend, active) as model:
+            async with self._model(control, spec, backend, active) as way:
+                model = way if traced is None else traced.model(way, spec.template.model)
                 trajectory = await handler.run(
                     RunContext(
                         **shared,
@@ -116,6 +118,7 @@ class RunWork(StageWork):
                         active=active,
                         templates=self.templates,
                         keep_blob=kept,
+                        used_tool=None if traced is None else traced.used_tool,
                     )
                 )
         except (asyncio.CancelledError, JobCancelled):
@@ -136,10 +139,10 @@ class RunWork(StageWork):
         return replace(trajectory, extra={**trajectory.extra, SANDBOX: used}) if used else trajectory
 
     @asynccontextmanager
-    async def _model(self, control: JobControl, spec: JobSpec, backend: PooledBackend, active: ActiveTime) -> AsyncIterator[Model]:
+    async def _model(self, control: JobControl, spec: JobSpec, backend: PooledBackend, active: ActiveTime) -> AsyncIterator[PoolModel]:
         """The job's way to its server, through the limit of this process where there is one (ADR 15)."""
         async with AsyncExitStack() as stack:
-            model: Model = await stack.enter_async_context(backend)
+            model: PoolModel = await stack.enter_async_context(backend)
             if self.limiter is not None:
                 claim = control.begun.claim
                 since_s = int(claim.entry.partition("-")[0]) / 1000

@@ -7,6 +7,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pipeline.attempts import Awaiting, End, GivenUp, JobControl, Settled
 from pipeline.errors import JobCancelled, LeaseLost
@@ -22,6 +23,9 @@ from workers.stages.failures import HandlerExited, end_of, kind_of, the_one_erro
 from workers.stages.held_sandboxes import HeldSandboxes
 from workers.stages.measures import Measures, end_word, unread_measures
 from workers.stages.sandbox_record import used_by
+
+if TYPE_CHECKING:
+    from workers.stages.traces.traces import Traces
 
 PROGRESS_MARGIN_S = 30.0
 """A stage that overruns its own limit has this long to come back before its lease is let go."""
@@ -59,6 +63,8 @@ class StageWork(ABC):
     stage: Stage
     measures: Measures
     """What it counts in; nobody reads them until its process gives it those that are kept."""
+    traces: Traces | None = None
+    """Where its spans go; None = nobody asked for any."""
 
     def __init__(self, *, bodies: Bodies, handlers: Handlers, sandboxes: SandboxProvider | None, place: Place) -> None:
         self.bodies = bodies
@@ -85,6 +91,8 @@ class StageWork(ABC):
             measures.busy_slots.add(-1)
             measures.attempts[end_word(end)].add()
             measures.attempt_seconds.observe(time.monotonic() - began_s)
+            if self.traces is not None:
+                self.traces.ended(control, end)
 
     def _was_begun_before(self, begun: Begun) -> bool:
         """Whether an earlier attempt was in this stage: attempts count up through all of them."""
@@ -96,6 +104,8 @@ class StageWork(ABC):
         context: StageContext | None = None
         try:
             spec = await self.bodies.spec(control.begun)
+            if self.traces is not None:
+                await self.traces.begin(control, spec, self.stage, self.bodies)
             handler = await self.handlers.find(spec.template.task)
             context = self.context(control, spec)
             return waiting_for_more(await self.work(control, handler, context), spec)

@@ -33,6 +33,20 @@ class ToolResult:
     """Files of images that the model is shown behind the text; only of a tool that was told to (`ShowsImages`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A tool call that has ended, for those who measure. What was passed and answered is not in it."""
+
+    name: str
+    """Of a tool of the task; empty = the model named none of them."""
+    began_s: float
+    """Of the monotonic clock."""
+    is_fault: bool
+    """The call was at fault, and no tool ran."""
+    error: str
+    """`tool_error` when the tool answered with an error, the class of what was raised, `fault`; empty = it did well."""
+
+
 class Tool(Protocol):
     """Something the model can call."""
 

@@ -13,13 +13,12 @@ For programs that do not watch their parent, and that start processes of their o
 - When the guard is killed the kernel sends the command SIGTERM (Linux: parent-death signal; the guard has one thread, so the thread that
   forked lives as long as the process).
 
-Needs the standard library alone.
+Loads little beside the standard library: there is one of it for each server.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import selectors
 import signal
@@ -27,10 +26,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+
+from pipeline.parent_death import die_with_parent
 
 PARENT_FD = "ROLLSTREAM_PARENT_FD"
-_PR_SET_PDEATHSIG = 1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -46,13 +46,12 @@ def run(command: Sequence[str], *, grace_s: float, environ: Mapping[str, str]) -
         selector.register(wakeup, selectors.EVENT_READ)
         if environ.get(PARENT_FD):
             selector.register(int(environ[PARENT_FD]), selectors.EVENT_READ)
-        own = os.getpid()
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             env={name: value for name, value in environ.items() if name != PARENT_FD},
             process_group=0,
-            preexec_fn=_die_with_parent(own),  # safe: one thread, so nothing can hold a lock across the fork
+            preexec_fn=die_with_parent(),  # safe: one thread
         )
         code = _watch(child, selector, wakeup, grace_s)
     return code if code >= 0 else 128 - code
@@ -96,19 +95,6 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
 
 def _note(number: int, frame: object) -> None:
     """A signal handler that does nothing: the wake-up descriptor has told already."""
-
-
-def _die_with_parent(parent: int) -> Callable[[], None] | None:
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl
-
-    def in_child() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it was killed between the fork and this line
-            os._exit(1)
-
-    return in_child
 
 
 def main(argv: Sequence[str]) -> int:

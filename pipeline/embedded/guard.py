@@ -19,7 +19,6 @@ It is forked, not executed: the pages are shared with the keeper, and its start 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import select
@@ -29,13 +28,12 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.embedded.lines import JsonObject, LineSocket
+from pipeline.parent_death import die_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _MAX_OPEN_FILES = 10_240
 """What the server asks for with its default of 10,000 clients; macOS refuses more than this even when it names no limit."""
 
@@ -144,7 +142,6 @@ def _note(number: int, frame: object) -> None:
 
 def _spawn(plan: GuardPlan, config: str) -> subprocess.Popen[bytes]:
     remove_leftovers(plan.data_dir)
-    guard_pid = os.getpid()
     output = _open_log(plan.log_path)
     try:
         server = subprocess.Popen(
@@ -156,7 +153,7 @@ def _spawn(plan: GuardPlan, config: str) -> subprocess.Popen[bytes]:
             pass_fds=(plan.lock_fd,),
             process_group=0,
             umask=0o077,
-            preexec_fn=_die_with_parent(guard_pid),  # safe: one thread, so nothing can hold a lock across the fork
+            preexec_fn=die_with_parent(),  # safe: one thread
         )
     finally:
         os.close(output)
@@ -173,19 +170,6 @@ def _open_log(path: Path) -> int:
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY)
-
-
-def _die_with_parent(guard_pid: int) -> Callable[[], None] | None:
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl
-
-    def in_child() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != guard_pid:  # it was killed between the fork and this line
-            os._exit(1)
-
-    return in_child
 
 
 def _raise_open_files() -> None:

@@ -7,38 +7,24 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ops.bench.nodes_network import NoNamespaces
 from pipeline.inference_pool import InferencePool, Server
 from pipeline.redis_client import command_client
 from pipeline.settings import QueueSettings
 from pipeline.testing import wait_until
-from tests.integration.slurm.cluster import ROOT, Cluster, tell
-from trainer_client import JobRequest, LimitsRequest, connect
+from tests.integration.slurm.cluster import Cluster, tell
+from tests.integration.slurm.jobs import JOBS, PROBLEMS, SMALL, START_S, requests
+from trainer_client import connect
 from workers.llm.scripted import Latency, PolicyOptions, ScriptedServer, ServerOptions, read_problems
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
-START_S = 240.0
-JOBS = 40
-PROBLEMS = ROOT / "workers/handlers/math/problems/arithmetic.jsonl"
-SMALL = ("--init", "1", "--run", "2", "--eval", "1", "--no-supervisor")
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory(prefix="rsl-", dir="/tmp") as folder:
-        try:
-            with Cluster(Path(folder), 2) as cluster:
-                yield cluster
-        except NoNamespaces as why:
-            pytest.skip(str(why))
+NODES = 2
+WORDS = (*SMALL, "--no-supervisor")
 
 
 async def queue_of(cluster: Cluster, state: Path, batch: subprocess.Popen[bytes], job: int) -> QueueSettings:
@@ -53,14 +39,6 @@ async def queue_of(cluster: Cluster, state: Path, batch: subprocess.Popen[bytes]
     told = json.loads(address.read_text(encoding="utf-8"))
     url = f"redis://{cluster.address(told['host'])}:{told['port']}/0"
     return QueueSettings(redis_url=url, redis_user="trainer", redis_password_file=state / "redis/trainer.password", lease_s=6.0)
-
-
-def requests() -> list[JobRequest]:
-    """Jobs that a scripted model solves in a second or two."""
-    lines = [json.loads(line) for line in PROBLEMS.read_text(encoding="utf-8").splitlines() if line.strip()]
-    rows = [line for line in lines if "question" in line][:JOBS]
-    limits = LimitsRequest(max_turns=2, max_sampled_tokens=600)
-    return [JobRequest(id=f"p-{number}", task="math", prompt=row, limits=limits) for number, row in enumerate(rows)]
 
 
 async def test_one_run_goes_through_two_allocations_a_cut_node_and_a_preempted_one(cluster: Cluster) -> None:
@@ -86,7 +64,7 @@ async def test_one_run_goes_through_two_allocations_a_cut_node_and_a_preempted_o
             finally:
                 await client.aclose()
 
-        first = cluster.allocate(71, 2, *SMALL, state=state, ROLLSTREAM_LEASE_S="6", GRACE_S="40")
+        first = cluster.allocate(71, 2, *WORDS, state=state, ROLLSTREAM_LEASE_S="6", GRACE_S="40")
         queue = await queue_of(cluster, state, first, 71)
         await go_on(queue, 3)
         cluster.network.cut(2)
@@ -103,7 +81,7 @@ async def test_one_run_goes_through_two_allocations_a_cut_node_and_a_preempted_o
         assert cluster.processes() == []
         assert list(cluster.folder.glob("tmp1/rollstream-redis-*")) == []  # it has gone to the state folder
 
-        second = cluster.allocate(72, 1, *SMALL, state=state, ROLLSTREAM_LEASE_S="6", GRACE_S="40")
+        second = cluster.allocate(72, 1, *WORDS, state=state, ROLLSTREAM_LEASE_S="6", GRACE_S="40")
         queue = await queue_of(cluster, state, second, 72)
         await go_on(queue, JOBS)
         # told before that, a launcher has no handlers yet, and dies of the signal

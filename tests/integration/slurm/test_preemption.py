@@ -9,28 +9,26 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import psutil
 import pytest
 
-from ops.bench.nodes_network import NoNamespaces
 from pipeline.inference_pool import InferencePool, Server
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask, command_client
 from pipeline.settings import QueueSettings
 from pipeline.testing import wait_until
 from tests.integration.slurm.cluster import ROOT, Cluster
-from tests.integration.slurm.test_allocations import PROBLEMS, SMALL, START_S, requests
+from tests.integration.slurm.jobs import PROBLEMS, SMALL, START_S, requests
 from trainer_client import connect
 from workers.llm.scripted import Latency, PolicyOptions, ScriptedServer, ServerOptions, read_problems
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
+NODES = 3
 LEASE_S = 3600.0
 GRACE_S = 24
 """RUN hands back after four fifths of it."""
@@ -38,16 +36,6 @@ TURN_S = 30.0
 """Longer than that."""
 ALLOCATIONS = {81: 1, 82: 2, 83: 3}
 """Number of the job -> its node."""
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory(prefix="rsl-", dir="/tmp") as folder:
-        try:
-            with Cluster(Path(folder), 3) as cluster:
-                yield cluster
-        except NoNamespaces as why:
-            pytest.skip(str(why))
 
 
 @pytest.fixture
@@ -113,7 +101,7 @@ async def test_preempted_allocations_hand_back_what_cannot_end_and_come_back(clu
     }
 
     def allocate(job: int) -> subprocess.Popen[bytes]:
-        words = (*SMALL[:-1], *(() if job == 83 else ("--no-supervisor",)))
+        words = (*SMALL, *(() if job == 83 else ("--no-supervisor",)))
         return cluster.allocate(job, 1, *words, state=state, first=ALLOCATIONS[job], **environment)
 
     batches = {job: allocate(job) for job in ALLOCATIONS}

@@ -94,14 +94,13 @@ async def catch_up(progress: Progress, incarnation: int, first: int, client: Asy
 
 
 async def _had_by(progress: Progress, client: AsyncClient, keys: Keys, first: int) -> list[HadGroup]:
-    """Groups in Redis whose prompts were settled in the state."""
+    """Prompts in Redis that were settled in the state, under whatever draw."""
     if progress.feed is None:
         return []
     run, is_settled = progress.run, settled(progress.feed)
-    groups = {f"{run}.{prompt.decode()}.0" for prompt in await ask(client, "ZRANGE", keys.reserve(run), 0, -1)}
-    for key in (keys.flying(run), keys.parked(run)):
-        groups |= {group.decode() for group in await ask(client, "ZRANGE", key, 0, -1)}
+    prompts = {prompt.decode() for prompt in await ask(client, "ZRANGE", keys.reserve(run), 0, -1)}
+    groups = {group for key in (keys.flying(run), keys.parked(run)) for group in await ask(client, "ZRANGE", key, 0, -1)}
     for index in await ask(client, "ZRANGEBYSCORE", keys.steps(run), first, "+inf"):
-        groups |= {group.decode() for group in await ask(client, "HKEYS", keys.step_groups(run, index.decode()))}
-    found = [(group, *group.removeprefix(f"{run}.").rpartition(".")[::2]) for group in sorted(groups)]
-    return [HadGroup(group, prompt, int(draw), "trained") for group, prompt, draw in found if is_settled(prompt)]
+        groups.update(await ask(client, "HKEYS", keys.step_groups(run, index.decode())))
+    prompts |= {group.decode().removeprefix(f"{run}.").rpartition(".")[0] for group in groups}
+    return [HadGroup("", prompt, 0, "trained") for prompt in sorted(prompts) if is_settled(prompt)]

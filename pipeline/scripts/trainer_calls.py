@@ -25,6 +25,7 @@ class HadGroup:
     """A group that the trainer has had."""
 
     id: str
+    """Empty = not known which one: its prompt is done with, and nothing of it is wanted."""
     prompt: str
     draw: int
     verdict: Done

@@ -88,6 +88,7 @@ OF_THE_QUEUE: tuple[Definition, ...] = (
     Definition("rollstream_run_rerouted_tokens_total", "counter", ("run",)),
     Definition("rollstream_nodes", "gauge", ("state",)),
     Definition("rollstream_node_up", "gauge", ("node",)),
+    Definition("rollstream_node_failed", "gauge", ("node",)),
     Definition("rollstream_node_degraded", "gauge", ("node",)),
     Definition("rollstream_node_slots", "gauge", ("node", "stage")),
     Definition("rollstream_node_crashes_total", "counter", ("node",)),

@@ -153,7 +153,7 @@ def _nodes(families: Families, facts: Facts) -> None:
         families.say("rollstream_nodes", states[state], state)
     idle = {worker.node for worker in facts.workers if worker.idle_why}
     for node in facts.nodes:
-        if node.state != "ended":
+        if not node.has_ended:
             _node(families, node, has_idle_worker=node.name in idle)
     versions = {worker.version for worker in facts.workers} | {node.fields.get("version", "") for node in facts.nodes if node.is_alive}
     families.say("rollstream_software_versions", len(versions - {""}))
@@ -161,6 +161,7 @@ def _nodes(families: Families, facts: Facts) -> None:
 
 def _node(families: Families, node: NodeView, *, has_idle_worker: bool) -> None:
     families.say("rollstream_node_up", node.is_alive, node.name)
+    families.say("rollstream_node_failed", node.has_failed, node.name)
     families.say("rollstream_node_crashes_total", node.number("crashes"), node.name)
     if not node.is_alive:
         return  # what it said last holds no more

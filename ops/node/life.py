@@ -180,7 +180,7 @@ class Life:
         own = launcher_fields(
             self.state, self.why, ends_at_s=self._ends_at_s, grace_s=self._settings.grace_s, supervision=self._supervision
         )
-        return {**own, **self._fields()}
+        return {**own, "failed": "" if self.failed is None else self.failed.crash.name, **self._fields()}
 
 
 def tell_crash(what: str, failed: CrashLoop) -> None:

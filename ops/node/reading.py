@@ -61,6 +61,22 @@ class NodeView:
         return self.state == "lost"
 
     @property
+    def has_failed(self) -> bool:
+        """A crash has ended it, or ends it now, and its time is not over: it is missed until a launcher takes its name."""
+        by_crash = self.state == "failed" and bool(self.fields.get("failed"))
+        return by_crash and (self.left_ms is None or self.left_ms > 0)
+
+    @property
+    def has_ended(self) -> bool:
+        """Nobody misses it: it was to end, though a process may have been killed in the drain."""
+        return self.state == "ended" or (self.state == "failed" and not self.is_alive and not self.has_failed)
+
+    @property
+    def last_line(self) -> str:
+        """Of what crashed last; empty when nothing did, or it said nothing."""
+        return (self.fields.get("crash.tail", "").strip().splitlines() or [""])[-1]
+
+    @property
     def silent_ms(self) -> int:
         """Since its last word."""
         return max(0, self.now_ms - (self.number("beat") or self.now_ms))

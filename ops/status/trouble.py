@@ -23,6 +23,7 @@ ORDER = (
     "server_unsynced",
     "lane_orphaned",
     "node_degraded",
+    "node_failed",
     "node_lost",
     "image_missing",
     "poison_job",

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from ops.dead.letters import LOST
+from ops.node.reading import NodeView
 from ops.run_view import ago
 from ops.status.facts import RECENT_MS, Facts, RunFacts
 from ops.status.set_up_troubles import of_set_up
@@ -24,6 +25,8 @@ AWAY_MS = 15 * 60_000
 """The same of engines that are away while their trainer trains."""
 DEAD_SHARE = 0.02
 POISON_LOSSES = 2
+MOST_SAID = 200
+"""Characters of a process's last line."""
 IMAGE_MISSING = "sandbox: image_missing"
 IMAGE_PULL = re.compile(r"rollstream (image pull .+?)(?:$|;)")
 OF_RUNS = {
@@ -129,10 +132,8 @@ def _last_heard(facts: Facts) -> str:
     crashed = [node for node in facts.nodes if node.fields.get("crash.name")]
     if crashed:
         last = max(crashed, key=lambda node: node.number("crash.at") or 0)
-        tail = last.fields.get("crash.tail", "").strip().splitlines()
-        return f"; {last.fields['crash.name']} of node {last.name} ended with {last.fields.get('crash.code', '?')}" + (
-            f": {tail[-1][:200]}" if tail else ""
-        )
+        said = f": {last.last_line[:MOST_SAID]}" if last.last_line else ""
+        return f"; {last.fields['crash.name']} of node {last.name} ended with {last.fields.get('crash.code', '?')}{said}"
     gone = {name: at for name, at in facts.heard_ms.items() if name not in {worker.node for worker in facts.workers}}
     if not gone:
         return ""
@@ -171,7 +172,9 @@ def _of_nodes(facts: Facts) -> Iterator[Trouble]:
             )
     told = {worker.node for worker in idle}
     for node in facts.nodes:
-        if node.is_alive and node.fields.get("degraded") and node.name not in told:
+        if node.has_failed:
+            yield Trouble(cause="node_failed", what=_failure(node), next=("rollstream", "node", "show", node.name))
+        elif node.is_alive and node.fields.get("degraded") and node.name not in told:
             yield Trouble(
                 cause="node_degraded", what=f"node {node.name}: {node.fields['degraded']}", next=("rollstream", "node", "show", node.name)
             )
@@ -181,6 +184,13 @@ def _of_nodes(facts: Facts) -> Iterator[Trouble]:
                 what=f"node {node.name} fell silent {ago(node.silent_ms / 1000)} ago without having ended",
                 next=("rollstream", "node", "show", node.name),
             )
+
+
+def _failure(node: NodeView) -> str:
+    """Which node, when, what crashed with what code, and its last line."""
+    when = "is ending after a crash" if node.is_alive else f"failed {ago(node.silent_ms / 1000)} ago"
+    is_told = node.last_line and node.fields.get("crash.name") == node.fields["failed"]
+    return f"node {node.name} {when}: {node.fields.get('why', '')}" + (f"; its last line: {node.last_line[:MOST_SAID]}" if is_told else "")
 
 
 def _of_dead_letters(facts: Facts) -> Iterator[Trouble]:

@@ -111,7 +111,7 @@ def _full(hours: float | None) -> str:
 
 
 def _node_lines(facts: Facts) -> list[str]:
-    expected = [node for node in facts.nodes if node.state != "ended"]
+    expected = [node for node in facts.nodes if not node.has_ended]
     lines = []
     if facts.nodes:
         lines.append(f"{len(expected)} expected, {sum(node.is_alive for node in expected)} seen")

@@ -58,6 +58,11 @@ async def lost(staged: Staged) -> None:
     await a_node(staged, beat=await redis_now_ms(staged.client) - TWO_HOURS_MS, lease=30_000, version="")
 
 
+async def failed(staged: Staged) -> None:
+    await staged.begin(jobs=0)
+    await a_node(staged, boot="", state="failed", failed="run-0", version="")
+
+
 async def two_versions(staged: Staged) -> None:
     await staged.begin(jobs=0)
     await a_node(staged)
@@ -101,6 +106,7 @@ TROUBLES: list[tuple[Trouble, set[str]]] = [
     (staging.image_missing, {"RollstreamDeadLetters", STANDS}),
     (degraded, {"RollstreamNodeDegraded"}),
     (staging.node_degraded, {"RollstreamNodeDegraded", STANDS}),  # of a worker that no launcher started
+    (failed, {"RollstreamNodeFailed"}),
     (lost, {"RollstreamNodeLost"}),
     (two_versions, {"RollstreamVersionMix"}),
     (unread, {"RollstreamResultsUnread"}),

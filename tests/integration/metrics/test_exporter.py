@@ -119,6 +119,7 @@ async def test_all_of_the_list_is_said_of_a_pipeline_and_agrees_with_what_was_do
         'rollstream_run_unread_results{run="run1"}': 1,
         'rollstream_nodes{state="up"}': 1,
         'rollstream_node_up{node="n1"}': 1,
+        'rollstream_node_failed{node="n1"}': 0,
         'rollstream_node_degraded{node="n1"}': 1,
         'rollstream_node_slots{node="n1",stage="run"}': 64,
         'rollstream_node_crashes_total{node="n1"}': 2,

@@ -13,6 +13,7 @@ import pytest
 from ops.child_processes import log_tail
 from ops.node.files import read_note
 from ops.node.reading import NodeView
+from ops.status.look import look_and_judge
 from pipeline.keys import Keys
 from pipeline.messages import Stage
 from pipeline.redis_client import AsyncClient, ask
@@ -185,7 +186,7 @@ async def test_a_killed_worker_is_started_again_and_its_crash_is_told(machine: M
     assert await machine.ended(launcher) == 0
 
 
-async def test_a_process_that_cannot_work_ends_the_node_with_its_last_lines(machine: Machine, look: Look) -> None:
+async def test_a_process_that_cannot_work_ends_the_node_with_its_last_lines(machine: Machine, look: Look, settings: QueueSettings) -> None:
     launcher = machine.start(*SMALL, ROLLSTREAM_WORKER_MIN_SLOTS="9")
 
     assert await machine.ended(launcher) == 1
@@ -196,6 +197,11 @@ async def test_a_process_that_cannot_work_ends_the_node_with_its_last_lines(mach
     assert view is not None
     assert (view.state, view.fields["crash.name"]) == ("failed", "run-0")
     assert "min_slots is 9" in view.fields["crash.tail"]
+    told = (await look_and_judge(settings, patience_s=30.0))[0].troubles
+    assert [(trouble.cause, trouble.next, trouble.is_blocking) for trouble in told] == [
+        ("node_failed", ("rollstream", "node", "show", "n1"), False)
+    ]
+    assert "run-0 crashed once, and a restart does not mend it: exit code 2; its last line: " in told[0].what
     assert machine.processes() == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from pipeline.inference_pool.pauses import PoolPauses
 from pipeline.inference_pool.records import Server
 from pipeline.keys import Keys
 from pipeline.messages import Stage
-from pipeline.redis_client import AsyncClient, ask
+from pipeline.redis_client import AsyncClient, ask, redis_now_ms
 from pipeline.scripts import Scripts
 from pipeline.scripts.calls import Held, NameHolder
 from pipeline.scripts.step_calls import StepScripts
@@ -138,15 +139,35 @@ async def fleet_gone(staged: Staged) -> None:
     await staged.begin()
     for worker in staged.workers.values():
         await staged.scripts.drop_name(worker.consumer, "boot1")
-    seconds, _ = await ask(staged.client, "TIME")
-    now_ms = int(seconds) * 1000
-    fields = {"boot": "", "state": "ended", "why": "until", "beat": now_ms - 60_000, "clock": now_ms - 60_000, "lease": 30_000}
-    words = [str(word) for pair in {**fields, "until": now_ms - 50_000}.items() for word in pair]
-    await ask(staged.client, "HSET", staged.keys.launched_node("gpu7-4711"), *words)
-    await ask(staged.client, "PEXPIRE", staged.keys.launched_node("gpu7-4711"), LONG_MS)
-    await ask(staged.client, "ZADD", staged.keys.launchers, now_ms - 60_000, "gpu7-4711")
+    await node_says(staged, {"state": "ended", "why": "until", "until": await redis_now_ms(staged.client) - 50_000})
+
+
+async def node_says(staged: Staged, fields: Mapping[str, object]) -> None:
+    """The last words of a node that has given its name up a minute ago."""
+    node = "gpu7-4711"
+    then_ms = await redis_now_ms(staged.client) - 60_000
+    said = {"boot": "", "beat": then_ms, "clock": then_ms, "lease": 30_000, **fields}
+    await ask(staged.client, "HSET", staged.keys.launched_node(node), *(str(word) for pair in said.items() for word in pair))
+    await ask(staged.client, "PEXPIRE", staged.keys.launched_node(node), LONG_MS)
+    await ask(staged.client, "ZADD", staged.keys.launchers, then_ms, node)
     await ask(staged.client, "PEXPIRE", staged.keys.launchers, LONG_MS)
-    assert [node.name for node in await read_nodes(staged.client, staged.settings)] == ["gpu7-4711"]
+    assert node in [view.name for view in await read_nodes(staged.client, staged.settings)]
+
+
+CRASHED: Mapping[str, object] = {
+    "state": "failed",
+    "why": "run-0 crashed 6 times in a row: exit code 1",
+    "failed": "run-0",
+    "crash.name": "run-0",
+    "crash.code": 1,
+    "crash.tail": "Traceback\nMemoryError: no room",
+}
+
+
+async def node_failed(staged: Staged) -> None:
+    """Others do its work."""
+    await staged.begin()
+    await node_says(staged, CRASHED)
 
 
 async def image_missing(staged: Staged) -> None:

@@ -1,4 +1,4 @@
-"""`rollstream status` names the right cause: sixteen troubles, each staged on a real server, and a command that goes on from there."""
+"""`rollstream status` names the right cause: seventeen troubles, each staged on a real server, and a command that goes on from there."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ ON_A_SHARED_SERVER: list[tuple[Callable[[Staged], Awaitable[None]], str, Verdict
     (staging.fleet_gone, "fleet_gone", Verdict.STOPPED, "gpu7-4711"),
     (staging.image_missing, "image_missing", Verdict.DEGRADED, "docker://swebench/astropy:4"),
     (staging.node_degraded, "node_degraded", Verdict.STOPPED, "no user namespaces"),
+    (staging.node_failed, "node_failed", Verdict.DEGRADED, "ago: run-0 crashed 6 times in a row: exit code 1; its last line: Mem"),
     (staging.poison_job, "poison_job", Verdict.DEGRADED, "run1.e0-i0.0"),
     (staging.clock_skew, "clock_skew", Verdict.DEGRADED, "90.0 s behind"),
 ]
@@ -119,6 +120,29 @@ async def test_a_whole_pipeline_is_healthy_at_work_and_idle(settings: QueueSetti
     assert idle.first_line == "healthy · idle: no run has work; 0 workers on 0 nodes"
     assert at_work.first_line == "healthy · 1 runs with work, 4 jobs in flight; 3 workers on 1 nodes"
     assert idle.verdict.exit_code == at_work.verdict.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ({"boot": "b", "lease": staging.LONG_MS}, Verdict.DEGRADED),
+        ({"until": 1}, Verdict.HEALTHY),
+        ({"failed": "", "why": "told to end; killed: run-0"}, Verdict.HEALTHY),
+        ({"boot": "b", "lease": staging.LONG_MS, "state": "up", "failed": ""}, Verdict.HEALTHY),
+    ],
+    ids=["draining", "past_its_end", "killed_in_its_drain", "up_again"],
+)
+async def test_a_failed_node_is_a_trouble_while_it_is_missed(
+    settings: QueueSettings, client: AsyncClient, said: dict[str, object], verdict: Verdict
+) -> None:
+    staged = Staged(settings, client)
+    await staged.begin()
+    await staging.node_says(staged, {**staging.CRASHED, **said})
+
+    judgement, _ = await look(settings)
+
+    assert judgement.verdict is verdict
+    assert [trouble.cause for trouble in judgement.troubles] == (["node_failed"] if verdict is Verdict.DEGRADED else [])
 
 
 @pytest.mark.parametrize(("acting", "held", "verdict"), [(0, 0, Verdict.HEALTHY), (1, 0, Verdict.STOPPED), (0, 3, Verdict.STOPPED)])

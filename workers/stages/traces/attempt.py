@@ -98,7 +98,7 @@ class Attempt:
         """Its work has ended; None = another has the job."""
         word = end_word(end)
         waited = {} if self._times is None else {"rollstream.wait_ms": self._times.wait_ms}
-        error = (error_class(end.why) if isinstance(end, GivenUp) else "") or word
+        error = (error_class(str(end.why)) if isinstance(end, GivenUp) else "") or word
         self._traces.make(
             self._stage.value,
             below=self._job,

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import structlog
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision
@@ -30,6 +31,8 @@ from pipeline.trace_context import SpanPlace, read_traceparent
 from workers.stages.bodies import Bodies
 from workers.stages.traces.attempt import Attempt, Attributes
 from workers.stages.traces.ids import job_span
+
+log = structlog.get_logger(__name__)
 
 FLUSH_S = 3.0
 """What is left is sent for so long when a worker ends."""
@@ -95,7 +98,7 @@ class Traces:
         is_client: bool = False,
         error: str = "",
     ) -> None:
-        """Makes a span that has ended.
+        """Makes a span that has ended. What cannot be one is left out, and told of: whoever asks has a job to end.
 
         Args:
             below: its parent; None = it has none.
@@ -104,16 +107,19 @@ class Traces:
             error: class of what it broke of; empty = it did not.
         """
         self._ids.next_trace_id, self._ids.next_span_id = trace_id, span_id
-        span = self._tracer.start_span(
-            name,
-            context=Context() if below is None else _below(below),
-            kind=SpanKind.CLIENT if is_client else SpanKind.INTERNAL,
-            attributes={**attributes, **({"error.type": error} if error else {})},
-            start_time=max(0, began_ns),
-        )
-        if error:
-            span.set_status(StatusCode.ERROR)
-        span.end(max(0, began_ns, ended_ns))
+        try:
+            span = self._tracer.start_span(
+                name,
+                context=Context() if below is None else _below(below),
+                kind=SpanKind.CLIENT if is_client else SpanKind.INTERNAL,
+                attributes={**attributes, **({"error.type": error} if error else {})},
+                start_time=max(0, began_ns),
+            )
+            if error:
+                span.set_status(StatusCode.ERROR)
+            span.end(max(0, began_ns, ended_ns))
+        except Exception:  # of the SDK, or of what a handler said: a span stops nothing
+            log.exception("span_not_made", name=name)
 
     async def close(self) -> None:
         """Sends what is left, for at most `FLUSH_S`. The thread that cannot is left behind and ends with the process."""

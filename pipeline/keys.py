@@ -62,7 +62,7 @@ Keys of processes, gone when they stop beating:
     w:<consumer>        hash    name lock: boot id, since, beat, and who holds it: stage, node, slots, pid, version;
     skew_ms, its clock less that of Redis; idle_why, why it claims nothing, empty = it does · take_name, renew
     n:<node>                    hash    epoch of a node · beat_node
-    n:<node>:run, n:<node>:init hash    its lane is read: epoch, capability classes, `slots:<consumer>` · beat_node
+    n:<node>:run, n:<node>:init hash    its lane is read: epoch, capability classes, `slots:<consumer>`, `until:<consumer>` (ms) · beat_node
     node:<node>                 hash    of shard 0: what a node's launcher says of it, and the lock of its name; a day from the last word
     launchers                   zset    of shard 0: node -> last word of its launcher, ms; a day from the last word
     exporter                    string  of shard 0: boot and address of the metrics exporter that reads; 15 s · exporters

@@ -192,11 +192,13 @@ local told = gather(function(runs)
 end)
 
 -- A job becomes claimable: one new entry with a readable header (its stage is the stream's, its time the entry id's). More fields for the job's hash
--- may follow. What can fail (a stream key of another type) comes first: then nothing is changed.
+-- may follow. What can fail (a stream key of another type) comes first: then nothing is changed. A lane that was swept and deleted is among `streams`
+-- again: its node may die before it reads, and nobody would look for what is in it.
 local function make_ready(job, h, stage, node, ...)
   local stream = stage_stream(stage, h.cls, node)
   local eid = call('XADD', stream, '*', 'job', job, 'run', h.run, 'grp', h.grp or '', 'n', h.n or '0', 'task', h.task or '',
     'att', h.att or '0')
+  if node and node ~= '' then call('SADD', P .. 'streams', string.sub(stream, #P + 1)) end
   call('HSET', job_key(job), 'st', 'ready', 'stage', stage, 'src', string.sub(stream, #P + 1), 'eid', eid, ...)
   return eid
 end

@@ -14,7 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from ops.llm_server.place import PlaceInRun
-    from ops.llm_server.serving import Served
+    from ops.llm_server.starting import Served
 
 
 def serve(
@@ -55,9 +55,9 @@ def serve(
     from ops.llm_server.installation import find_vllm
     from ops.llm_server.key_file import read_key
     from ops.llm_server.place import start_label
-    from ops.llm_server.serving import Hosting
     from ops.llm_server.serving import serve as serve_model
     from ops.llm_server.settings import VllmSettings
+    from ops.llm_server.starting import Hosting
     from pipeline.folders import Folders
     from pipeline.logs import configure_logs
 

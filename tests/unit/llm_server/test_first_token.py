@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ops.llm_server.serving import first_token
+from ops.llm_server.starting import first_token
 from pipeline.engines.errors import Retryable, RetryReason
 from workers.llm import Caps
 

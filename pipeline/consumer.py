@@ -118,7 +118,7 @@ class Consumer:
             on_usurped=self._on_usurped,
             beat=(epoch, stage is Stage.RUN),
             lane=lane,
-            claims=lambda: not self._stop.is_set(),
+            claims=lambda: not self._stop.is_set() and not self._rests,
             idle_why=lambda: slots.idle_why,
         )
         self.usurped = False
@@ -265,19 +265,22 @@ class Consumer:
 
     def _room(self) -> int:
         """Slots that may be filled now."""
-        if self._stop.is_set() or time.monotonic() < self._rests_until_s:
-            return 0
-        return self._slots.free
+        return 0 if self._stop.is_set() or self._rests else self._slots.free
+
+    @property
+    def _rests(self) -> bool:
+        return time.monotonic() < self._rests_until_s
 
     def _rest(self, why: str) -> None:
         """Claims nothing for a while."""
-        now_s = time.monotonic()
-        if now_s < self._rests_until_s:
+        if self._rests:
             return
+        now_s = time.monotonic()
         served = self.statistics.handed_off + self.statistics.settled
         self._rest_s = FIRST_REST_S if served > self._served_at_rest or not self._rest_s else min(LONGEST_REST_S, 2 * self._rest_s)
         self._served_at_rest = served
         self._rests_until_s = now_s + self._rest_s
+        self._keeper.wake()  # it says that nothing more is to be placed here
         log.warning("claims_nothing", consumer=self._consumer, for_s=self._rest_s, why=why)
 
     async def _rested(self) -> None:

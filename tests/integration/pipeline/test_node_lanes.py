@@ -168,6 +168,30 @@ async def test_a_worker_that_cannot_serve_its_jobs_rests_and_leaves_them_to_othe
     assert not member.task.done()
 
 
+async def test_nothing_more_is_placed_with_a_worker_that_rests(crew: Crew) -> None:
+    """Its slots stood in what its node says all through a rest of up to a minute: jobs were placed there and waited ten seconds each."""
+
+    async def unfit(control: JobControl) -> End:
+        return GivenUp("back", "cannot", is_unfit=True)
+
+    member = crew.start(Stage.RUN, unfit, node="a")
+    slots = f"slots:{member.member.consumer}"
+    key = crew.keys.key("n", "a", "run")
+
+    async def says_slots() -> bool:
+        return bool(await ask(crew.client, "HEXISTS", key, slots))
+
+    await wait_until(says_slots, "it says its slots")
+    crew.start(Stage.INIT, passes)
+    await crew.add(1)
+
+    async def says_none() -> bool:
+        return not await says_slots()
+
+    await wait_until(says_none, "it says none")
+    assert await ask(crew.client, "HEXISTS", key, "epoch"), "its lane is read all the same"
+
+
 @pytest.mark.slow
 async def test_a_rest_does_not_keep_a_worker_from_leaving(crew: Crew, quick: QueueSettings) -> None:
     tried: list[str] = []

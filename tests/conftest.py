@@ -10,6 +10,7 @@ import gc
 import os
 import secrets
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -115,6 +116,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.get_closest_marker("one_server"):
         kinds = kinds[:1]
     metafunc.parametrize("server_kind", kinds, ids=[kind.name for kind in kinds], scope="session")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder for sandboxes, with a short path: sockets live below it."""
+    from workers.sandbox.local.folder import remove_tree  # not for the tests that need none
+
+    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
+    yield path
+    remove_tree(path)
+    assert not path.exists()
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,7 @@ and run in one event loop: `pytestmark = pytest.mark.asyncio(loop_scope="module"
 from __future__ import annotations
 
 import secrets
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ import pytest_asyncio
 from tests.contract.sandbox.kinds import KINDS, Kind, required, usable
 from tests.contract.sandbox.rooms import Room, Rooms
 from workers.sandbox import Sandbox, SandboxOwner, SandboxProvider, SandboxSpec
-from workers.sandbox.local.folder import remove_tree
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -47,15 +45,6 @@ def walled(kind: Kind) -> Kind:
 @pytest.fixture
 def spec(kind: Kind) -> SandboxSpec:
     return kind.spec
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short path: sockets live below it."""
-    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
-    yield path
-    remove_tree(path)
-    assert not path.exists()
 
 
 @pytest.fixture

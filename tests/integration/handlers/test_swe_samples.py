@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from workers.handlers.swe.handler import SweHandler
 from workers.handlers.swe.layouts import LAYOUTS
 from workers.handlers.task_data import Row, load_rows
 from workers.sandbox.local import LocalSandboxes
-from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.process import ProcessBackend
 
 SIDE_BY_SIDE = 3
@@ -24,11 +22,10 @@ SIDE_BY_SIDE = 3
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-async def test_every_sample_scores_with_its_repair_only() -> None:
+async def test_every_sample_scores_with_its_repair_only(place: Path) -> None:
     """Without walls: what runs is ours. Every third, and all where `ROLLSTREAM_TEST_ALL_CASES` is set: they take seconds, and
     `rollstream task preflight swe` is the same for all."""
     handler, slots = SweHandler(), asyncio.Semaphore(SIDE_BY_SIDE)
-    place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # a short path: sockets live below it
     rows = load_rows(SweHandler.samples[0], LAYOUTS).rows[:: 1 if os.environ.get("ROLLSTREAM_TEST_ALL_CASES") else 3]
     async with LocalSandboxes(ProcessBackend(), scratch_dir=place / "s", run_dir=place / "r", node="here") as sandboxes:
 
@@ -42,7 +39,6 @@ async def test_every_sample_scores_with_its_repair_only() -> None:
                 return right, await handler.evaluate(eval_context(spec, handler.empty(spec), sandboxes))
 
         found = await asyncio.gather(*map(graded, rows))
-    remove_tree(place)
 
     everything = {"resolved": 1.0, "f2p": 1.0, "p2p": 1.0, "tampering": 0.0, "applied": 1.0}
     for row, (right, nothing) in zip(rows, found, strict=True):

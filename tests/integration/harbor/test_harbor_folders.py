@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from workers.handlers.task_data import BadTaskData, Row, load_rows
 from workers.llm.scripted import InProcessBackend
 from workers.sandbox.base import SandboxProvider
 from workers.sandbox.local import LocalSandboxes
-from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.process import ProcessBackend
 
 TASKS = Path(__file__).parent / "tasks"
@@ -53,11 +51,9 @@ async def noted(delta: TurnDelta) -> None:
 
 
 @pytest.fixture
-async def sandboxes() -> AsyncIterator[SandboxProvider]:
-    place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # a short path: sockets live below it
+async def sandboxes(place: Path) -> AsyncIterator[SandboxProvider]:
     async with LocalSandboxes(ProcessBackend(), scratch_dir=place / "s", run_dir=place / "r", node="here") as provider:
         yield provider
-    remove_tree(place)
 
 
 async def play(sandboxes: SandboxProvider, spec: JobSpec, lines: list[str]) -> Attempt:

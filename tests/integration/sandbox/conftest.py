@@ -7,8 +7,7 @@ import json
 import os
 import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import pytest
 
 from tests.contract.sandbox.kinds import LOCAL_KINDS, Kind, usable
 from workers.sandbox import SandboxHandle
-from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.local.identity import ProcessIdentity, identify
 
 PROGRAM = Path(__file__).with_name("attached_worker.py")
@@ -36,15 +34,6 @@ class AttachedWorker:
 
 
 StartWorker = Callable[..., Awaitable[AttachedWorker]]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short path: sockets live below it."""
-    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
-    yield path
-    remove_tree(path)
-    assert not path.exists()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

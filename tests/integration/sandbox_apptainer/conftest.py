@@ -6,8 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +18,6 @@ from workers.sandbox import ImageMissing, Isolation, Sandbox, SandboxOwner, Sand
 from workers.sandbox.apptainer import ApptainerBackend, FoundApptainer, find_apptainer
 from workers.sandbox.images import ImageLease
 from workers.sandbox.local import LocalSandboxes
-from workers.sandbox.local.folder import remove_tree
 
 REQUIRE_VARIABLE = "ROLLSTREAM_REQUIRE_BACKENDS"
 PROGRAMS = ("bash", "cat", "ls", "mkdir", "sleep")
@@ -39,14 +37,6 @@ class Images:
             raise ImageMissing(name)
         digest = hashlib.sha256(name.encode()).hexdigest()
         return ImageLease(name=name, digest=digest, root=Path(name), env={}, workdir="", descriptor=os.open(name, os.O_RDONLY))
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short path: sockets live below it."""
-    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
-    yield path
-    remove_tree(path)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,22 +10,19 @@ import pytest
 from tests.contract.sandbox.kinds import KINDS, usable
 from workers.handlers.code.handler import CodeHandler
 from workers.sandbox.local import LocalSandboxes
-from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.service import RemoteSandboxes, served_here
 
 KIND = "bubblewrap"
 
 
 @pytest.fixture
-async def sandboxes() -> AsyncIterator[RemoteSandboxes]:
+async def sandboxes(place: Path) -> AsyncIterator[RemoteSandboxes]:
     usable(KIND)
-    place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # a short path: sockets live below it
     local = KINDS[KIND].open(place)
     assert isinstance(local, LocalSandboxes)
     async with served_here(local, place / "run") as remote:
         yield remote
         assert await remote.owned() == [], "a grader left a sandbox"
-    remove_tree(place)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,18 +20,15 @@ from workers.handlers.registry import Handlers
 from workers.handlers.task_data import load_rows
 from workers.llm.scripted import InProcessBackend
 from workers.sandbox.base import SandboxProvider
-from workers.sandbox.local.folder import remove_tree
 
 TASKS = Path(__file__).parents[1] / "harbor" / "tasks"
 
 
 @pytest.fixture
-async def sandboxes() -> AsyncIterator[SandboxProvider]:
+async def sandboxes(place: Path) -> AsyncIterator[SandboxProvider]:
     usable("bubblewrap")
-    place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # a short path: sockets live below it
     async with KINDS["bubblewrap"].open(place) as provider:
         yield provider
-    remove_tree(place)
 
 
 async def noted(delta: TurnDelta) -> None:

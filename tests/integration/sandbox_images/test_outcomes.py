@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -26,14 +25,6 @@ from workers.sandbox.service import RemoteSandboxes, served_here
 __all__ = ["fleet", "store"]
 
 pytestmark = [pytest.mark.one_server, pytest.mark.skipif(os.geteuid() == 0, reason="sandboxes with walls refuse root")]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short path: sockets live below it."""
-    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
-    yield path
-    remove_tree(path)
 
 
 @pytest.fixture

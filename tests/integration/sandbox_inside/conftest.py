@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,6 @@ from tests.integration.sandbox_inside.servers import Above, FalseServer
 from workers.sandbox import SandboxGone, SandboxOwner
 from workers.sandbox.inside import InsideLauncher
 from workers.sandbox.local import LocalSandbox, LocalSandboxes
-from workers.sandbox.local.folder import remove_tree
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short path: sockets live below it."""
-    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
-    yield path
-    remove_tree(path)
-    assert not path.exists()
 
 
 @pytest.fixture

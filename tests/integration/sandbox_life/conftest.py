@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.contract.sandbox.kinds import KINDS, LOCAL_KINDS, Kind
-from workers.sandbox.local.folder import remove_tree
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -33,12 +29,3 @@ def kind_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def kind(kind_name: str) -> Kind:
     return KINDS[kind_name]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short path: sockets live below it."""
-    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
-    yield path
-    remove_tree(path)
-    assert not path.exists()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +16,6 @@ from workers.sandbox.apptainer import ApptainerBackend
 from workers.sandbox.bubblewrap import BubblewrapBackend
 from workers.sandbox.limits import Cgroups, find_cgroups
 from workers.sandbox.local import Backend, LocalSandboxes
-from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.network import NetworkRules
 
 WALLED = ("bubblewrap", "apptainer")
@@ -30,15 +28,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 class OpenProvider(Protocol):
     async def __call__(self, *, cgroups: Callable[[], Cgroups] = ..., network_allow: Sequence[str] = ()) -> LocalSandboxes: ...
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short path: sockets live below it."""
-    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
-    yield path
-    remove_tree(path)
-    assert not path.exists()
 
 
 @pytest.fixture

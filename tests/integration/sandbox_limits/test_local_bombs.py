@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from workers.sandbox import Isolation, Limits, Sandbox, SandboxOwner, SandboxSpec
 from workers.sandbox.local import LocalSandboxes
-from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.process import ProcessBackend
 
 MIB = 1024**2
@@ -18,13 +16,11 @@ LIMITS = Limits(memory_bytes=400 * MIB, sandbox_memory_bytes=300 * MIB, processe
 
 
 @pytest.fixture
-async def sandbox() -> AsyncIterator[Sandbox]:
-    place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
+async def sandbox(place: Path) -> AsyncIterator[Sandbox]:
     spec = SandboxSpec(isolation=Isolation.NONE, limits=LIMITS)
     async with LocalSandboxes(ProcessBackend(), scratch_dir=place / "s", run_dir=place / "r", node="here") as provider:  # noqa: SIM117  # two ends
         async with await provider.start(spec, SandboxOwner(job_id="run:1", attempt=1, boot_id="boot")) as sandbox:
             yield sandbox
-    remove_tree(place)
 
 
 async def test_memory_of_many_small_processes_is_bounded_together(sandbox: Sandbox) -> None:

@@ -3,8 +3,7 @@ what `rollstream sandbox show` prints. By a sandbox of this process and by the n
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 from ops.sandbox_view import as_map, as_text
 from workers.sandbox import Isolation, Limits, SandboxOwner, SandboxSpec
 from workers.sandbox.local import LocalSandboxes
-from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.process import ProcessBackend
 from workers.sandbox.service import RemoteSandboxes, served_here
 from workers.tools import BashTool, PythonTool
@@ -23,13 +21,6 @@ MIB = 1024**2
 SMALL = SandboxSpec(isolation=Isolation.NONE, limits=Limits(sandbox_memory_bytes=160 * MIB, sandbox_cpu_s=1))
 EAT = "import time; x = bytearray(250 << 20); time.sleep(20)"
 OWNER = SandboxOwner(job_id="run:1", attempt=1, boot_id="boot")
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # short, for sockets
-    yield path
-    remove_tree(path)
 
 
 @pytest.fixture

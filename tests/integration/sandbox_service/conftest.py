@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.sandbox_life.nodes import settings
 from tests.integration.sandbox_service.nodes import node_of
-from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.service import RemoteSandboxes, SandboxServer, serving_here
 from workers.sandbox.service.peer import Patience
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short path: sockets live below it."""
-    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
-    yield path
-    remove_tree(path)
-    assert not path.exists()
 
 
 @pytest.fixture

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.contract.sandbox.kinds import Kind, usable
 from workers.sandbox import SandboxProvider, SandboxSpec
-from workers.sandbox.local.folder import remove_tree
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,15 +25,6 @@ def kind(kind_name: str) -> Kind:
 @pytest.fixture
 def spec(kind: Kind) -> SandboxSpec:
     return kind.spec
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short path: sockets live below it."""
-    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
-    yield path
-    remove_tree(path)
-    assert not path.exists()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ The image is made in the sandbox itself; without walls, since what runs is ours.
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ from workers.graders.swe.repository import RepositorySource, lay_files, prepare_
 from workers.handlers.swe.reversed_patch import reversed_patch
 from workers.sandbox import Isolation, Sandbox, SandboxOwner, SandboxSpec
 from workers.sandbox.local import LocalSandboxes
-from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.process import ProcessBackend
 
 QUICK = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -41,9 +39,8 @@ Image = Callable[[Mapping[str, str]], AbstractAsyncContextManager[tuple[Sandbox,
 
 
 @pytest.fixture
-async def image() -> AsyncIterator[Image]:
+async def image(place: Path) -> AsyncIterator[Image]:
     """Sandboxes with a repository of these files, at a commit; and its folder."""
-    place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # a short path: sockets live below it
     made: list[str] = []
     async with LocalSandboxes(ProcessBackend(), scratch_dir=place / "s", run_dir=place / "r", node="here") as provider:
 
@@ -59,7 +56,6 @@ async def image() -> AsyncIterator[Image]:
                 yield sandbox, folder
 
         yield sandbox_with
-    remove_tree(place)
 
 
 def told(found: Evaluation) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,9 @@ from workers.graders import GraderError
 from workers.graders.swe import apply_patch, extract_patch, hide_future
 from workers.graders.swe.history import look_outside
 from workers.sandbox import Sandbox, SandboxOwner
-from workers.sandbox.local.folder import remove_tree
 
 PATCH = b"--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+A\n"
 MAKE = "git init -q repo && cd repo && echo a > f && git add -A && git -c user.name=A -c user.email=a@example.org commit -q -m base"
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
-    yield path
-    remove_tree(path)
 
 
 @pytest.fixture

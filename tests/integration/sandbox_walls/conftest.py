@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.contract.sandbox.kinds import KINDS, LOCAL_KINDS, Kind, usable
 from workers.sandbox import Sandbox, SandboxOwner, SandboxProvider
-from workers.sandbox.local.folder import remove_tree
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -22,15 +20,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def kind(walled_name: str) -> Kind:
     return usable(walled_name)
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short path: sockets live below it."""
-    path = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
-    yield path
-    remove_tree(path)
-    assert not path.exists()
 
 
 @pytest.fixture

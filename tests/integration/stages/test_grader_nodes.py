@@ -7,8 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,19 +21,11 @@ from workers.handlers.base import Environment, EvalContext
 from workers.handlers.submission import submitted
 from workers.sandbox import Isolation, SandboxSpec
 from workers.sandbox.local import LocalSandboxes
-from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.process import ProcessBackend
 from workers.sandbox.service import RemoteSandboxes, served_here
 
 pytestmark = pytest.mark.one_server
 Output = list[str]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # short, for sockets
-    yield place
-    remove_tree(place)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from tests.integration.stages.fleet import Fleet, Play
 from workers.handlers.base import Environment, EvalContext, RunContext, StageContext
 from workers.sandbox import Isolation, Limits, SandboxSpec
 from workers.sandbox.local import LocalSandboxes
-from workers.sandbox.local.folder import remove_tree
 from workers.sandbox.process import ProcessBackend
 from workers.sandbox.service import RemoteSandboxes, served_here
 from workers.stages.sandbox_record import written
@@ -35,12 +33,10 @@ EAT = "python3 -c 'import time; x = bytearray(250 << 20); time.sleep(20)'"
 
 
 @pytest.fixture
-async def sandboxes() -> AsyncIterator[RemoteSandboxes]:
-    place = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # short, for sockets
+async def sandboxes(place: Path) -> AsyncIterator[RemoteSandboxes]:
     local = LocalSandboxes(ProcessBackend(), scratch_dir=place / "s", run_dir=place / "r", node="n1")
     async with served_here(local, place / "r") as remote:
         yield remote
-    remove_tree(place)
 
 
 async def init(context: StageContext) -> Environment:

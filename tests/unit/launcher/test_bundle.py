@@ -21,7 +21,7 @@ from ops.launcher.bundled import manifest_for_here, refuse_other_project, scratc
 from ops.launcher.environment import Environment
 from pipeline.folders import Folders
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 HERE = target_of(f"{sys.version_info[0]}.{sys.version_info[1]}", machine="", glibc="2.17")
 
 

@@ -19,7 +19,7 @@ NO_REDIS7 = Leg(name="redis7", why_missing="no redis-server on this system", how
 PROMTOOL = Leg(name="promtool", path=Path("/tools/promtool"), version="2.42.0")
 NO_PROMTOOL = Leg(name="promtool", why_missing="no promtool on this system", how_to_enable="./ops/launch test --system-packages")
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 PASSING = "def test_it_holds():\n    assert True\n"
 FAILING = "def test_it_does_not():\n    assert 1 == 2\n"
 

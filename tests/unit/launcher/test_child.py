@@ -11,7 +11,7 @@ import pytest
 
 from ops.launcher import child
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 
 LAUNCHER = textwrap.dedent(
     """

@@ -16,7 +16,7 @@ from ops.launcher.commands import extras_of_demo
 from ops.launcher.environment import Environment, NotAnEnvironment
 from ops.launcher.package_index import IndexUnusable
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pipeline.messages import Outcome, Prompt, Settlement
 from pipeline.trace_context import SpanPlace, read_traceparent
 from trainer_client import JobRequest
 from trainer_client.trace_parent import current_traceparent
+from workers.sandbox.local.environment import sandbox_environment
 from workers.stages.traces.asked import TracesImpossible, asked_for
 from workers.stages.traces.attempt import error_class, job_outcome
 from workers.stages.traces.ids import attempt_span_id, job_span
@@ -105,6 +106,13 @@ def test_traces_are_asked_for_by_the_standard_variables(variables: Mapping[str, 
 def test_another_protocol_is_refused_with_what_to_set() -> None:
     with pytest.raises(TracesImpossible, match="OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf"):
         asked_for({OTLP: "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+
+
+def test_a_sandbox_sees_none_of_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (OTLP, "OTEL_EXPORTER_OTLP_HEADERS"):
+        monkeypatch.setenv(name, "http://c:4318")
+
+    assert not [name for name in sandbox_environment("s", "/home", "/tmp", {"PATH": "/bin"}, {}) if name.startswith("OTEL")]
 
 
 OK = Settlement(outcome=Outcome.OK)

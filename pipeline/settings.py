@@ -118,10 +118,18 @@ class QueueSettings(TableSettings):
 
     @property
     def password(self) -> SecretStr | None:
-        """The password in `redis_password_file`, read now."""
+        """The password in `redis_password_file`, read now.
+
+        Raises:
+            OSError: it cannot be read; it may be there again for the next connection.
+        """
         if self.redis_password_file is None:
             return None
-        return SecretStr(self.redis_password_file.read_text(encoding="utf-8").strip())
+        try:
+            return SecretStr(self.redis_password_file.read_text(encoding="utf-8").strip())
+        except OSError as error:
+            text = f"redis_password_file cannot be read: {error.strerror}"
+            raise OSError(error.errno, text, str(self.redis_password_file)) from error
 
 
 def read_table(file: Path | None, table: str) -> dict[str, object]:

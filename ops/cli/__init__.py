@@ -30,7 +30,7 @@ def _main() -> None:
 
         only_asked(app, sys.argv[1:])
         try:
-            app()
+            app(prog_name="rollstream")  # also as `python -m ops.cli`, which is how the launcher starts it
         except BrokerUnreachable as error:
             print(f"rollstream: Redis cannot be reached: {redact_text(str(error))}", file=sys.stderr)
             raise SystemExit(3) from error

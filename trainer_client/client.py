@@ -75,6 +75,7 @@ class Run(OnLoop):
         incarnation: int,
         progress: Progress,
         *,
+        nonce: str,
         went_back: bool,
         client: AsyncClient,
         patience_s: float,
@@ -110,7 +111,15 @@ class Run(OnLoop):
             base=progress.base,
         )
         self._history = History(
-            run, incarnation, client=client, keys=keys, scripts=self._trainer_scripts, inbox=self._inbox, calls=self._calls
+            run,
+            incarnation,
+            nonce,
+            client=client,
+            keys=keys,
+            scripts=self._trainer_scripts,
+            inbox=self._inbox,
+            calls=self._calls,
+            life=self._life,
         )
         self._cancels = Cancels(run, incarnation, self._scripts, self._step_scripts, self._calls)
         self._reasons = ClientWaits(self._make_reasons, self._inbox, self._contact)
@@ -658,7 +667,7 @@ class Run(OnLoop):
         have lost the last of them. Steps that the trainer has had stand in any case (`history.py`).
 
         Raises:
-            RunLost: it lost that this trainer has the run, or prompts of more than a minute ago.
+            RunLost: it lost that this trainer has the run, more steps than the client remembers, or prompts of more than a minute ago.
         """
         await self._history.restore()
         await self.save_state()

@@ -111,7 +111,7 @@ class Connection:
         behind = _lost_from(progress, stands, int(first) if first else None)
         if not went_back and behind is not None:
             await contact.reach(lambda: catch_up(progress, incarnation, behind, client, keys))
-        run = Run(settings, self._run, incarnation, progress, went_back=went_back, client=client, patience_s=self._patience_s)
+        run = Run(settings, self._run, incarnation, progress, nonce=nonce, went_back=went_back, client=client, patience_s=self._patience_s)
         await run.save_state()
         log.info("run_connected", run=self._run, incarnation=incarnation, next_step=progress.next_step, went_back=went_back)
         return run

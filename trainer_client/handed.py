@@ -33,6 +33,8 @@ class Handed:
         """Index of the last one; -1 before the first."""
         self.steps: dict[int, HandedStep] = {}
         """By index, in order."""
+        self.has_forgotten = False
+        """Whether there were more."""
         self._groups: dict[str, int] = {}
 
     def add(self, record: StepRecord, accounted: Iterable[GroupRecord]) -> None:
@@ -47,6 +49,7 @@ class Handed:
         self._groups.update((group, record.index) for group in record.groups)
         self.last = max(self.last, record.index)
         while len(self.steps) > REMEMBERED_STEPS:
+            self.has_forgotten = True
             oldest = next(iter(self.steps))
             gone = self.steps.pop(oldest)
             for each in gone.groups:

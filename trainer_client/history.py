@@ -9,16 +9,22 @@ Invariants:
      by the very record that was given out. When one stands, all before it do.
   2. The ledger is restored before anything else is sent again. What was asked for afterwards is asked for again then.
   3. A group that the trainer has not had is in one step that is still to come.
+  4. What cannot be restored ends the client: more steps were lost than it remembers, or another trainer has its number, since Redis lost
+     that the number was taken.
 """
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from pipeline.errors import RunLost
 from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts.trainer_calls import HadGroup, TrainerScripts
 from trainer_client.calls import Calls
 from trainer_client.dataset import settled
 from trainer_client.inbox import Inbox
+from trainer_client.lifetime import Lifetime
 from trainer_client.logs import Log
 from trainer_client.progress import Progress
 
@@ -32,28 +38,35 @@ class History:
         self,
         run: str,
         incarnation: int,
+        nonce: str,
         *,
         client: AsyncClient,
         keys: Keys,
         scripts: TrainerScripts,
         inbox: Inbox,
         calls: Calls,
+        life: Lifetime,
     ) -> None:
         self._run = run
         self._incarnation = incarnation
+        self._nonce = nonce
         self._client = client
         self._keys = keys
         self._scripts = scripts
         self._inbox = inbox
         self._calls = calls
+        self._life = life
 
     async def restore(self) -> None:
         """Looks whether the steps stand that the trainer has had, and puts the ledger right when one does not.
 
         Raises:
-            RunLost: Redis does not know this trainer.
+            RunLost: Redis does not know this trainer, or all the steps that it remembers were lost, and there were more.
         """
-        lost = []
+        readings, lost = self._inbox.readings, []
+        (nonce,) = await self._calls.make(ask, self._client, "HMGET", self._keys.run(self._run), "nonce")
+        if nonce is not None and nonce.decode() != self._nonce:
+            self._end(f"this trainer: another one has its incarnation {self._incarnation}")
         for index, step in reversed(self._inbox.handed.steps.items()):
             (entry,) = await self._calls.make(ask, self._client, "HMGET", self._keys.step(self._run, index), "rid")
             if entry is not None and entry.decode() == step.entry:
@@ -61,12 +74,16 @@ class History:
             lost.append(step)
         if not lost:
             self._inbox.end_doubts()
+            self._inbox.trust(readings)
             return
+        if len(lost) == len(self._inbox.handed.steps) and self._inbox.handed.has_forgotten:
+            self._end(f"the last {len(lost)} steps that this trainer has had, and it does not remember those before")
         groups = [group for step in reversed(lost) for group in step.groups]
         steps, taken_back = await self._calls.make(
             self._scripts.restore_steps, self._run, self._incarnation, lost[-1].index, lost[0].index, groups
         )
         self._inbox.take_back(steps, taken_back)
+        self._inbox.trust(readings)
         log.warning(
             "steps_were_lost",
             run=self._run,
@@ -74,6 +91,11 @@ class History:
             groups_for_later_steps=len(taken_back),
             meaning="Redis lost its last writes; the trainer has had these steps, and goes on behind them",
         )
+
+    def _end(self, what: str) -> NoReturn:
+        error = RunLost(self._run, what)
+        self._life.end(error)
+        raise error
 
 
 async def catch_up(progress: Progress, incarnation: int, first: int, client: AsyncClient, keys: Keys) -> None:

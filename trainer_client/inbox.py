@@ -11,6 +11,8 @@ Invariants:
      what comes of it later changes no more than where its record stands. A single result that was given and not looked into yet is renewed.
   6. A group that joined a step which was given out without it is another history's: it is neither given out nor let go of, until the ledger
      was restored (`history.py`).
+  7. After a lost contact a step is given out when the stream was read anew, and the ledger was compared after that: it may have groups of
+     one that was given out before.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Inbox:
         make_result: gives a record its way to its bodies.
         on_group: told of each group that is new, with the records of its members; what it returns is raised where a step is awaited.
         on_dropped: told of a group that is dropped without an ack, since no step has it that is still to be acked.
-        on_doubt: told when a record contradicts what the trainer was given.
+        on_doubt: told when what the trainer was given is to be compared with the ledger.
         runs_again: asked about a single job whose end was lost: whether it will end anew.
         base: incarnation in which the trainer went back last; steps that one before it finished did not happen.
     """
@@ -81,6 +83,9 @@ class Inbox:
         self._on_doubt = on_doubt
         self._runs_again = runs_again
         self._doubted: dict[str, GroupRecord] = {}
+        self.readings = 0
+        """How often the stream was read from its beginning after contact was lost."""
+        self._is_unread = False
         self._is_unsure = False
         self._untold: Exception | None = None
         self._acked: dict[str, None] = {}
@@ -281,7 +286,13 @@ class Inbox:
 
     def distrust(self) -> None:
         """Contact was lost: what is here may be lost there. Steps are given out again once that is known."""
-        self._is_unsure = True
+        self._is_unread = self._is_unsure = True
+
+    def trust(self, readings: int) -> None:
+        """The ledger is where the trainer stands, by a comparison that began after so many readings."""
+        if not self._is_unread and readings == self.readings:
+            self._is_unsure = False
+            self._give_out_steps()
 
     def forget_lost(self, there: Collection[str]) -> None:
         """The stream was read from its beginning to its end.
@@ -289,7 +300,8 @@ class Inbox:
         Args:
             there: all entries that it has.
         """
-        self._is_unsure = False
+        self._is_unread = False
+        self.readings += 1
         for step in [step for step in self.steps.values() if step.entry not in there and step.index not in self.handed.steps]:
             del self.steps[step.index]
         kept = {group.group for group in self.groups.values() if group.step in self.handed.steps}
@@ -303,7 +315,10 @@ class Inbox:
                 self._single_readers.take_back(result)
             elif not result.was_read and self._runs_again(job):
                 result.is_lost = True
-        self._give_out_steps()
+        if self.handed.steps:
+            self._on_doubt()
+        else:
+            self.trust(self.readings)
 
     def take_back(self, steps: Iterable[int], groups: Iterable[str]) -> None:
         """The ledger was restored: these steps are as if they had not been reached, these groups go to later ones."""

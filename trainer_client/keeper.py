@@ -136,5 +136,5 @@ class Keeper:
                 await self._life.pause(error.retry_after_s)
                 continue
             except RunClosed:
-                return
+                continue  # what it has is given out all the same, after the next outage too
             log.info("resubmitted", run=self._run, lost=lost, took_s=round(time.monotonic() - started_s, 3))

@@ -2,7 +2,8 @@
 
 Invariants:
   1. The first thing that ends a client is what every later call says: a trainer that was fenced off hears so everywhere, never a hang.
-  2. A run that takes no more work (cancelled, closed) still gives out the results it has: only what needs an open run is refused.
+  2. A run that takes no more work (cancelled, closed) still gives out the results it has: only what needs an open run is refused. One that
+     Redis does not have gives out nothing any more, and nobody waits for it.
   3. Waiting costs nothing: futures are resolved where things arrive, and no loop asks again and again.
 """
 
@@ -91,7 +92,7 @@ class Lifetime:
         except RunClosed as error:
             if error.state == UNKNOWN and not isinstance(error, RunLost):
                 lost = RunLost(self.run, "this run")
-                self.refuse(lost)
+                self.end(lost)
                 raise lost from error
             self.refuse(error)
             raise

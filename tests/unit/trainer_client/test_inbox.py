@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -312,6 +313,7 @@ async def test_what_the_stream_has_no_more_is_forgotten_unless_it_was_given(inbo
 
     assert (list(inbox.groups), list(inbox.steps)) == ([had.group], [1])
     assert list(inbox.jobs) == [job_id(had.group, 0), job_id(had.group, 1)]
+    inbox.trust(inbox.readings)
     anew = a_group("e0-7", step=2)
     take_all(inbox, [*members(anew), anew, a_step(2, anew.group)])
     assert (await waiting).groups == (anew.group,)
@@ -344,3 +346,27 @@ async def test_such_a_group_is_nobodys_when_the_step_stands(inbox: Inbox, late: 
 
     assert late == [other.group]
     assert inbox.set_aside == {other.entry: ("group", other.group)}
+
+
+async def test_a_step_that_has_a_group_of_one_that_was_given_waits_until_the_ledger_was_compared(inbox: Inbox) -> None:
+    """The trainer trains on step 1 and stood still in it. A master that had lost that step was quick: its group joined step 2, which was
+    reached. The stream is read before the ledger is compared: step 2 was given out in between, with a group that the trainer had."""
+    had, other = a_group("e0-1"), a_group("e0-2", step=2)
+    take_all(inbox, [*members(had), had, a_step(1, had.group)])
+    inbox.handed.add(await inbox.step_future(1), inbox.accounted_to(1))
+    waiting = inbox.step_future(2)
+
+    inbox.distrust()
+    joined = replace(had, step=2, entry=entry())
+    step = a_step(2, had.group, other.group)
+    take_all(inbox, [*members(joined), joined, *members(other), other, step])
+    inbox.trust(inbox.readings)  # a comparison that began too early
+    inbox.forget_lost({step.entry, joined.entry, other.entry, *(result.record.entry for result in inbox.jobs.values())})
+
+    assert not waiting.done()
+    inbox.take_back({2}, {other.group})
+    inbox.trust(inbox.readings)
+    assert not waiting.done()
+    anew = replace(other, entry=entry())
+    take_all(inbox, [*members(anew), anew, a_step(2, anew.group)])
+    assert (await waiting).groups == (other.group,)

@@ -73,7 +73,7 @@ class RunClosed(RollstreamError):
 
 
 class RunLost(RunClosed):
-    """Redis went back to before this trainer took the run, or to where a part of its prompts was not there yet."""
+    """Redis does not have the run, or went back too far: before this trainer took it, more steps than it remembers, or old prompts."""
 
     def __init__(self, run: str, what: str) -> None:
         RollstreamError.__init__(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TypeVar, cast
 
-from ops.job_attempts import EarlierAttempt, earlier_attempts
+from ops.job.attempts import EarlierAttempt, earlier_attempts
 from pipeline import codec
 from pipeline.errors import DamagedBody, NewerMessage, RollstreamError
 from pipeline.keys import Keys

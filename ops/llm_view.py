@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.counts import counted
 from pipeline.inference_pool import PoolState, ServerState, label_in_record, pause_words, standing
 from pipeline.messages import Json
 
@@ -68,7 +69,7 @@ def _server_map(server: ServerState, state: PoolState) -> Json:
 
 
 def _work(server: ServerState) -> str:
-    words = [f"{server.jobs} jobs", f"{server.calls} calls in flight"]
+    words = [counted(server.jobs, "job"), f"{counted(server.calls, 'call')} in flight"]
     if server.to_abort:
         words.append(f"{server.to_abort} calls to be aborted")
     if server.seen_ms:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ops.look import RunLook
 from ops.run_report import RunReport
+from pipeline.counts import counted
 from pipeline.supervisor.monitors import Health, LengthBias, Starvation
 from pipeline.supervisor.run_account import StepAccount
 
@@ -80,7 +81,7 @@ def report_page(report: RunReport) -> Group:
         Text.assemble(("run ", "bold"), (run.name, "bold"), f"  {run.state} · trainer heard {ago(run.contact_s)} ago"),
         Text(
             f"incarnation {run.incarnation} · version {run.version or 'not said'} · weight {run.weight:g} · "
-            f"quota {run.quota or 'none'} · {run.waiting} jobs queued · {run.in_flight} in flight"
+            f"quota {run.quota or 'none'} · {counted(run.waiting, 'job')} queued · {run.in_flight} in flight"
         ),
         Text(""),
     ]
@@ -114,7 +115,7 @@ def _counts(report: RunReport) -> list[Text]:
 
 def _results(report: RunReport) -> list[str]:
     unread = f"{report.unread:,} not acknowledged" + (f", the oldest for {ago(report.oldest_unread_s)}" if report.unread else "")
-    return [unread, *([f"{report.awaiting:,} jobs await a reward"] if report.awaiting else [])]
+    return [unread, *([counted(report.awaiting, "job awaits a reward", "jobs await a reward")] if report.awaiting else [])]
 
 
 def _monitors(report: RunReport) -> list[Text]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.causes import Cause, Reason, in_order
+from pipeline.counts import counted
 from pipeline.fleet import StreamState, WorkerState, read_streams, read_workers
 from pipeline.inference_pool import InferencePool, why_waiting
 from pipeline.keys import VALIDATION_LANE, Keys, job_id, validation_serial
@@ -210,7 +211,7 @@ class WaitReasons:
             workers = fleet.of(stage)
             if not workers:
                 held, waiting = fleet.counts(stage)
-                what = f"No worker of stage {stage.name} is alive, and {held + waiting} jobs wait there"
+                what = f"No worker of stage {stage.name} is alive, and {counted(held + waiting, 'job waits', 'jobs wait')} there"
                 reasons.append(Reason(Cause.NO_WORKER, what, f"start one (rollstream worker run --stage {stage.value})"))
             elif all(worker.idle_why for worker in workers):
                 what = f"Each of {len(workers)} workers of stage {stage.name} claims nothing ({workers[0].idle_why})"
@@ -227,7 +228,8 @@ class WaitReasons:
         for name in sorted({job.get("cls") or "none" for job in jobs} - {"none"}):
             is_served, waiting = fleet.serving(self._keys.short(self._keys.stage_stream(Stage.INIT, capability=name)))
             if waiting and not is_served:
-                what = f"No living worker of stage INIT serves the capability {name!r}, and {waiting} jobs wait for one"
+                words = counted(waiting, "job waits", "jobs wait")
+                what = f"No living worker of stage INIT serves the capability {name!r}, and {words} for one"
                 reasons.append(Reason(Cause.NO_CAPABILITY, what, "start some with it, or ask without (rollstream top shows the workers)"))
         return reasons
 

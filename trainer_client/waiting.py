@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from pipeline.causes import Cause, Reason, in_order
+from pipeline.counts import counted
 from pipeline.errors import BrokerError
 from pipeline.supervisor.actions import Verdict
 from trainer_client.contact import Contact
@@ -57,7 +58,8 @@ class ClientWaits:
 
     def _held(self) -> list[Reason]:
         held = len(self._inbox.outside.held)
-        return [Reason(Cause.HELD_FOR_HOOK, f"{held} groups are held for their hook", "see what run.group_hook does")] if held else []
+        what = counted(held, "group is held for its hook", "groups are held for their hook")
+        return [Reason(Cause.HELD_FOR_HOOK, what, "see what run.group_hook does")] if held else []
 
     def _missing(self, step: int) -> list[Reason]:
         record = self._inbox.steps.get(step)

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from pipeline.counts import counted
+
 app = typer.Typer(no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="For a program.")]
@@ -61,7 +63,7 @@ def list_jobs(as_json: Json = False) -> None:
         open_console().print(table)
         typer.echo("")
         for queue_name, workers in found.workers.items():
-            typer.echo(f"{queue_name}: {workers} workers, {found.waiting[queue_name]} jobs wait")
+            typer.echo(f"{queue_name}: {counted(workers, 'worker')}, {counted(found.waiting[queue_name], 'job waits', 'jobs wait')}")
         typer.echo(
             "crons: " + ", ".join(f"{name} ({seconds:.0f} s ago)" for name, seconds in found.crons.items())
             if found.crons

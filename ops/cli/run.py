@@ -13,6 +13,7 @@ import typer
 
 from ops.cli.cancel_reason import Reason, check_reason
 from ops.cli.regrading import Config, Every, Parallel, Results
+from pipeline.counts import counted
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -133,7 +134,7 @@ def export(
     else:
         typer.echo(f"{to}: " + ", ".join(f"{rows:,} {name}" for name, rows in done.rows.items()) + f" in {done.parts} new parts")
         if done.without_trajectory:
-            typer.echo(f"  {done.without_trajectory:,} jobs without their trajectory: it was filtered or acknowledged before")
+            typer.echo(f"  {counted(done.without_trajectory, 'job')} without a trajectory: it was filtered or acknowledged before")
         if done.left_out:
             typer.echo(f"  {done.left_out:,} cancelled jobs are left out; --cancelled takes them")
         for problem in done.unreadable:
@@ -177,7 +178,7 @@ def cancel(
     what = f"run {run}" if step is None else f"step {step} of run {run}"
     found = asyncio.run(find())
     if not yes:
-        words = f"{found.waiting} jobs queued, {found.in_flight} in flight, trainer heard {found.contact_s:.0f} s ago"
+        words = f"{counted(found.waiting, 'job')} queued, {found.in_flight} in flight, trainer heard {found.contact_s:.0f} s ago"
         if not sys.stdin.isatty():
             raise typer.BadParameter(f"nobody can be asked here ({words}): say --yes", param_hint="--yes")
         typer.confirm(f"Cancel {what} ({found.state}: {words})?", abort=True)
@@ -186,7 +187,7 @@ def cancel(
         typer.echo(orjson.dumps(counts).decode())
     else:
         typer.echo(
-            f"{what} cancelled ({reason}): {counts['settled']} jobs ended at once, {counts['running']} told to stop, "
+            f"{what} cancelled ({reason}): {counted(counts['settled'], 'job')} ended at once, {counts['running']} told to stop, "
             f"{counts['done']} had ended"
         )
 
@@ -238,5 +239,5 @@ def set_share(
     if as_json:
         typer.echo(orjson.dumps(asdict(share)).decode())
     else:
-        quota_words = f"quota {share.quota} jobs in flight" if share.quota else "no quota"
+        quota_words = f"quota {counted(share.quota, 'job')} in flight" if share.quota else "no quota"
         typer.echo(f"run {run} ({share.state}{', paused' if share.paused else ''}): weight {share.weight:g}, {quota_words}")

@@ -14,6 +14,7 @@ from ops.redis.users import roles
 from ops.status.set_up import read_set_up
 from ops.status.set_up_troubles import of_set_up
 from pipeline.clock_skew import LARGE_MS, clock_skew_ms
+from pipeline.counts import counted
 from pipeline.errors import BrokerMisused, BrokerUnreachable
 from pipeline.keys import Keys
 from pipeline.redis_address import SetUp
@@ -136,7 +137,7 @@ async def layout(client: AsyncClient, settings: QueueSettings) -> AsyncIterator[
     elif shards is not None and shards != str(settings.shards):
         yield fail("redis.layout", f"made with {shards} shards, queue.shards is {settings.shards}", f"set ROLLSTREAM_SHARDS={shards}")
     else:
-        yield ok("redis.layout", f"namespace {settings.namespace}, {settings.shards} shards")
+        yield ok("redis.layout", f"namespace {settings.namespace}, {counted(settings.shards, 'shard')}")
 
 
 async def set_up(client: AsyncClient, settings: QueueSettings) -> AsyncIterator[Finding]:

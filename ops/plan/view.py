@@ -8,6 +8,7 @@ from dataclasses import asdict
 from ops.plan.costs import ADMISSION_SHARE, CONDITIONS, FULL_SHARE
 from ops.plan.measured import Measured
 from ops.plan.sizing import Plan
+from pipeline.counts import counted
 from pipeline.messages import Stage
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -32,7 +33,8 @@ def as_text(plan: Plan, measured: Measured | None = None) -> list[str]:
         f"head room: {asked.head_room:.0%} of slots, model servers and memory stays free",
     ]
     if measured is not None:
-        lines.append(f"of the run: {', '.join(sorted(measured.values))} ({measured.jobs} jobs, {measured.trajectories} trajectories)")
+        jobs, kept = counted(measured.jobs, "job"), counted(measured.trajectories, "trajectory", "trajectories")
+        lines.append(f"of the run: {', '.join(sorted(measured.values))} ({jobs}, {kept})")
     lines += ["", f"{'':6s}{'busy':>10s}{'slots':>8s}{'processes':>11s}{'slots a node':>14s}{'nodes':>7s}"]
     for stage in Stage:
         need = plan.stages[stage]

@@ -57,8 +57,10 @@ class RedisFacts:
     """0 = no bound."""
     reserved_bytes: int
     """For open jobs, over all shards."""
+    has_aof: bool
+    """It keeps an append-only file."""
     aof_bytes: int
-    """0 = no append-only file."""
+    """Of it; 0 until the first write, too."""
     aof_fails: bool
     """Its last write failed."""
     snapshot_fails: bool
@@ -188,6 +190,7 @@ async def _redis(client: AsyncClient, settings: QueueSettings, shards: Sequence[
         used_bytes=int(info.get("used_memory", 0)),
         max_bytes=int(info.get("maxmemory", 0)),
         reserved_bytes=sum(max(0, int(value or 0)) for value in reserved),
+        has_aof=bool(info.get("aof_enabled")),
         aof_bytes=int(info.get("aof_current_size", 0)) if info.get("aof_enabled") else 0,
         aof_fails=bool(info.get("aof_enabled")) and info.get("aof_last_write_status") == "err",
         snapshot_fails=info.get("rdb_last_bgsave_status") == "err" and stops_writes,

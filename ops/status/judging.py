@@ -5,6 +5,7 @@ from __future__ import annotations
 from ops.status.facts import Facts
 from ops.status.troubles import troubles
 from ops.status.verdict import Judgement, Verdict
+from pipeline.counts import counted
 
 
 def judge(facts: Facts) -> Judgement:
@@ -20,8 +21,8 @@ def judge(facts: Facts) -> Judgement:
 
 
 def _summary(facts: Facts, with_work: set[str]) -> str:
-    workers = f"{len(facts.workers)} workers on {len({worker.node for worker in facts.workers})} nodes"
+    workers = f"{counted(len(facts.workers), 'worker')} on {counted(len({worker.node for worker in facts.workers}), 'node')}"
     if not with_work:
         return f"idle: no run has work; {workers}"
     in_flight = sum(run.look.in_flight for run in facts.runs)
-    return f"{len(with_work)} runs with work, {in_flight} jobs in flight; {workers}"
+    return f"{counted(len(with_work), 'run')} with work, {counted(in_flight, 'job')} in flight; {workers}"

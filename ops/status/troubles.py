@@ -15,6 +15,7 @@ from ops.status.set_up_troubles import of_set_up
 from ops.status.trends import ended_lately, jobs_a_second
 from ops.status.trouble import Trouble
 from pipeline.clock_skew import LARGE_MS
+from pipeline.counts import counted
 from pipeline.messages import Stage
 
 ADMISSION_SHARE = 0.8
@@ -80,7 +81,9 @@ def _of_redis(facts: Facts) -> Iterator[Trouble]:
     used = server.used_bytes + server.reserved_bytes
     if server.max_bytes and used > ADMISSION_SHARE * server.max_bytes:
         biggest = max(facts.runs, key=lambda run: run.unread_bytes, default=None)
-        unread = f"; run {biggest.look.name} has {biggest.unread} records unread" if biggest is not None and biggest.unread else ""
+        unread = ""
+        if biggest is not None and biggest.unread:
+            unread = f"; run {biggest.look.name} has {counted(biggest.unread, 'record')} unread"
         yield Trouble(
             cause="redis_memory_full",
             what=f"Redis takes no new work: {_mib(server.used_bytes)} used and {_mib(server.reserved_bytes)} reserved of "
@@ -112,17 +115,18 @@ def _of_stages(facts: Facts) -> Iterator[Trouble]:
         last = max(ended, key=lambda node: node.number("until") or 0)
         yield Trouble(
             cause="fleet_gone",
-            what=f"No worker is alive and work waits: {len(ended)} of {len(facts.nodes)} nodes came to their announced end, the last one "
-            f"{last.name}, {ago(-(last.left_ms or 0) / 1000)} ago",
+            what=f"No worker is alive and work waits: {len(ended)} of {counted(len(facts.nodes), 'node')} came to the announced end, "
+            f"the last one {last.name}, {ago(-(last.left_ms or 0) / 1000)} ago",
             next=("rollstream", "node", "list"),
             is_blocking=True,
         )
         return
     stage = missing[0] if len(missing) == 1 else min(missing, key=lambda one: (-work[one], one.value))
     names, waiting = ", ".join(one.name for one in missing), sum(work[one] for one in missing)
+    words = counted(waiting, "job waits", "jobs wait") if waiting else "queued jobs wait"
     yield Trouble(
         cause="no_worker",
-        what=f"No worker of stage {names} is alive, and {waiting or 'queued'} jobs wait there{_last_heard(facts)}",
+        what=f"No worker of stage {names} is alive, and {words} there{_last_heard(facts)}",
         next=("rollstream", "node", "list") if facts.nodes else ("rollstream", "worker", "run", "--stage", stage.value),
         is_blocking=True,
     )
@@ -150,8 +154,8 @@ def _of_lanes(facts: Facts) -> Iterator[Trouble]:
         if stream.stage is Stage.RUN and stream.node and jobs and stream.node not in facts.lanes_read and stream.node not in readers:
             yield Trouble(
                 cause="lane_orphaned",
-                what=f"{jobs} jobs are in the lane of node {stream.node}, whose RUN workers are gone; a janitor sends them back to INIT, "
-                "in any worker or supervisor that lives",
+                what=f"{counted(jobs, 'job is', 'jobs are')} in the lane of node {stream.node}, whose RUN workers are gone; "
+                "a janitor sends back to INIT what is there, in any worker or supervisor that lives",
                 next=("rollstream", "queue", "peek", stream.short.removeprefix("s:")),
             )
 
@@ -199,7 +203,8 @@ def _of_dead_letters(facts: Facts) -> Iterator[Trouble]:
         pull = IMAGE_PULL.search(missing[0].why)
         yield Trouble(
             cause="image_missing",
-            what=f"{len(missing)} jobs of the last {RECENT_MS // 60_000} minutes: {missing[0].why.split(': ', 2)[-1].split(';')[0]}",
+            what=f"{counted(len(missing), 'job')} of the last {RECENT_MS // 60_000} minutes: "
+            f"{missing[0].why.split(': ', 2)[-1].split(';')[0]}",
             next=("rollstream", *shlex.split(pull[1])) if pull else ("rollstream", "image", "list"),
         )
     poison = [(letter.job, int(found[1])) for letter in facts.dead if (found := LOST.match(letter.why))]
@@ -209,7 +214,7 @@ def _of_dead_letters(facts: Facts) -> Iterator[Trouble]:
         others = f", and {len(poison) - 1} more like it" if len(poison) > 1 else ""
         yield Trouble(
             cause="poison_job",
-            what=f"{lost} workers died or fell silent under job {job}{others}",
+            what=f"{counted(lost, 'worker')} died or fell silent under job {job}{others}",
             next=("rollstream", "job", "show", job),
         )
     rest = [letter for letter in facts.dead if letter.kind not in (IMAGE_MISSING, "lost")]
@@ -217,7 +222,7 @@ def _of_dead_letters(facts: Facts) -> Iterator[Trouble]:
         kind, count = Counter(letter.kind for letter in rest).most_common(1)[0]
         yield Trouble(
             cause="dead_letters",
-            what=f"{len(rest)} jobs of the last {RECENT_MS // 60_000} minutes are dead letters, {count} of them by {kind}",
+            what=f"{counted(len(rest), 'job')} of the last {RECENT_MS // 60_000} minutes became dead letters, {count} of them by {kind}",
             next=("rollstream", "dead", "list"),
         )
 

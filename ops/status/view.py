@@ -11,6 +11,7 @@ from ops.status.facts import Facts, RunFacts
 from ops.status.set_up import SetUpFacts
 from ops.status.trends import hours_until_full, jobs_a_second
 from ops.status.verdict import Judgement, command_line, one_line
+from pipeline.counts import counted
 from pipeline.inference_pool import pause_words, standing
 from pipeline.messages import Json, Stage
 from pipeline.redis_address import SetUp
@@ -87,9 +88,9 @@ def _redis_lines(facts: Facts) -> Iterator[str]:
     memory_h, disk_h = hours_until_full(facts)
     bound = f" of {size(server.max_bytes)}" if server.max_bytes else ", no bound"
     yield f"Redis    {server.version} · memory {size(server.used_bytes)}{bound}, {size(server.reserved_bytes)} reserved{_full(memory_h)}"
-    aof = f"append-only file {size(server.aof_bytes)}, fsync {server.fsync or 'not visible'}" if server.aof_bytes else "no append-only file"
+    aof = f"append-only file {size(server.aof_bytes)}, fsync {server.fsync or 'not visible'}" if server.has_aof else "no append-only file"
     free = "disk not visible from here" if server.disk_free_bytes is None else f"disk {size(server.disk_free_bytes)} free{_full(disk_h)}"
-    evicted = f" · {server.evicted_keys} keys EVICTED" if server.evicted_keys else ""
+    evicted = f" · {counted(server.evicted_keys, 'key')} EVICTED" if server.evicted_keys else ""
     yield f"         {aof} · {free}{evicted}"
     yield from (f"         {line}" for line in set_up_lines(facts.set_up))
     yield f"         delayed retries {facts.delayed} · dead letters {facts.dead_total}"
@@ -101,7 +102,7 @@ def set_up_lines(facts: SetUpFacts) -> Iterator[str]:
         return
     by = f"Sentinels {sum(not each.fault for each in facts.sentinels)}/{len(facts.sentinels)}" if facts.sentinels else "Cluster"
     for master in facts.masters:
-        known = "replicas not visible" if master.replicas is None else f"{master.replicas} replicas in sync"
+        known = "replicas not visible" if master.replicas is None else f"{counted(master.replicas, 'replica')} in sync"
         shards = f" · shards {', '.join(map(str, master.shards))}" if master.shards else ""
         yield f"{by} · master {master.address}{'' if master.answers else ' DOWN'} · {known}{shards}"
 
@@ -118,7 +119,7 @@ def _node_lines(facts: Facts) -> list[str]:
     for node in facts.nodes:
         sizes = " ".join(f"{stage.value} {node.slots(stage)}/{node.size(stage) or 0}" for stage in Stage)
         if node.fields.get("serves"):
-            sizes = f"{len(node.fields.get('servers', '').split())} servers of run {node.fields['serves']}"
+            sizes = f"{counted(len(node.fields.get('servers', '').split()), 'server')} of run {node.fields['serves']}"
         state = f"lost {ago(node.silent_ms / 1000)} ago" if node.is_lost else node.state
         left = "" if node.left_ms is None or not node.is_alive else f" · ends in {ago(max(0, node.left_ms) / 1000)}"
         images = node.number("images.free")
@@ -162,13 +163,17 @@ def _server_lines(facts: Facts) -> list[str]:
         lines += [f"{run.look.name}: {words}" for words in pause_words(run.pool)]
         for server in run.pool.servers:
             version = f" · version {server.version}" if server.version else ""
-            lines.append(f"{run.look.name}: {server.url} {standing(server, run.pool)}{version} · {server.jobs} jobs")
+            lines.append(f"{run.look.name}: {server.url} {standing(server, run.pool)}{version} · {counted(server.jobs, 'job')}")
     return lines
 
 
 def _run_line(run: RunFacts) -> str:
     look = run.look
-    step = f"step {look.steps[0].index}: {look.steps[0].accepted} of {look.steps[0].target} groups" if look.steps else "no open step"
+    step = (
+        f"step {look.steps[0].index}: {look.steps[0].accepted} of {counted(look.steps[0].target, 'group')}"
+        if look.steps
+        else "no open step"
+    )
     more = f" (+{len(look.steps) - 1} open)" if len(look.steps) > 1 else ""
     return (
         f"{look.name}  {look.state} · {step}{more} · {look.waiting} queued, {look.in_flight} in flight · reserve {look.reserve} · "
@@ -179,7 +184,7 @@ def _run_line(run: RunFacts) -> str:
 def _version_lines(facts: Facts) -> Iterator[str]:
     versions = Counter(worker.version for worker in facts.workers if worker.version)
     if len(versions) > 1:
-        yield "versions " + ", ".join(f"{version}: {count} workers" for version, count in sorted(versions.items()))
+        yield "versions " + ", ".join(f"{version}: {counted(count, 'worker')}" for version, count in sorted(versions.items()))
 
 
 def _some(title: str, lines: Sequence[str]) -> Iterator[str]:

@@ -118,7 +118,7 @@ async def test_a_whole_pipeline_is_healthy_at_work_and_idle(settings: QueueSetti
     at_work, _ = await look(settings)
 
     assert idle.first_line == "healthy · idle: no run has work; 0 workers on 0 nodes"
-    assert at_work.first_line == "healthy · 1 runs with work, 4 jobs in flight; 3 workers on 1 nodes"
+    assert at_work.first_line == "healthy · 1 run with work, 4 jobs in flight; 3 workers on 1 node"
     assert idle.verdict.exit_code == at_work.verdict.exit_code == 0
 
 

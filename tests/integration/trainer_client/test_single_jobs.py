@@ -207,7 +207,7 @@ async def test_a_wait_that_runs_out_says_that_no_worker_is_alive(settings: Queue
             await job.result(timeout_s=0.01)
 
     assert timeout.value.why == (
-        "No worker of stage INIT is alive, and 1 jobs wait there: start one (rollstream worker run --stage init)",
+        "No worker of stage INIT is alive, and 1 job waits there: start one (rollstream worker run --stage init)",
         "The job waits for a worker of stage INIT in s:init",
     )
     assert isinstance(timeout.value, TimeoutError)

@@ -92,7 +92,7 @@ def logs(
     as_json: Annotated[bool, typer.Option("--json", help="Lines as they stand in the log.")] = False,
 ) -> None:
     """What the processes of nodes log, by time (UTC): of this machine's nodes all of it, of others their warnings and errors out of the
-    state folder. Exit code 1 when there is no log."""
+    state folder. Exit code 1 when there is no log, or no line names the job."""
     from ops.logs.show import show_logs
 
     raise typer.Exit(show_logs(node, follow=follow, level=level, unit=job, process=process, most=last, as_json=as_json))

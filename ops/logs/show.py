@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import orjson
 
@@ -38,7 +39,11 @@ def show_logs(node: str, *, follow: bool, level: str, unit: str, process: str, m
         coming = followed_lines(lambda: found_logs(folders, node), wanted)
         if follow:
             next(coming)
-        out.show(last_lines(found, wanted, most))
+        lines = last_lines(found, wanted, most)
+        out.show(lines)
+        if unit and not lines and not follow:
+            print(_silent(found, wanted), file=sys.stderr)
+            return 1
         while follow:
             out.show(next(coming))
     except KeyboardInterrupt:
@@ -61,6 +66,12 @@ class _Printer:
                 for text in as_text(node, line, with_node=self._with_node, colour=self._colour):
                     print(text)
         sys.stdout.flush()
+
+
+def _silent(found: Mapping[str, Path], wanted: Wanted) -> str:
+    others = f" of level {wanted.level} and above" if wanted.level != "debug" else ""
+    others += f" of process {wanted.process}" if wanted.process else ""
+    return f"no line{others} names {wanted.unit} in the logs of {', '.join(found)}: `rollstream job show` has what Redis knows of a job"
 
 
 def _none(folders: Folders, node: str) -> str:

@@ -71,6 +71,10 @@ def test_lines_are_chosen_by_level_job_and_process(folders: Path, capsys: pytest
     assert chosen(level="warning") == ["b", "c"]
     assert chosen(level="error") == ["b"]
     assert chosen(process="eval-0") == ["c"]
+    assert show_logs("n1", follow=False, level="error", unit="r.e0-1.0.3", process="", most=100, as_json=False) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("no line of level error and above names r.e0-1.0.3 in the logs of n1")
 
 
 def test_a_line_that_would_move_a_terminal_is_spelt_out_and_a_traceback_has_its_lines(

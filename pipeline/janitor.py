@@ -166,8 +166,10 @@ class Janitor:
     async def _sweep_lane(self, stream: str) -> None:
         node = stream.split(":@", 1)[1]
         back, left, deleted = await self._scripts.sweep_lane(stream, node)
-        if back or deleted:
+        if back:
             log.warning("lane_swept", node=node, sent_back=back, left=left, deleted=deleted)
+        elif deleted:
+            log.info("lane_removed", node=node, stream=stream)
 
     async def _close_gone_runs(self) -> None:
         place = 0

@@ -31,6 +31,7 @@ def serve(
     Nodes answer for their own processes (`[node] metrics_port`)."""
     from ops.metrics.exporter import serve as serve_metrics
     from ops.metrics.settings import MetricsSettings
+    from ops.visible_text import visible_line
     from pipeline.event_loop import run_process
     from pipeline.logs import configure_logs
     from pipeline.process import Shutdown
@@ -40,12 +41,15 @@ def serve(
     settings = MetricsSettings.load(config, host=host, port=port, token_file=token_file, targets_dir=targets_dir)
     queue = QueueSettings.load(config)
 
-    def announce(url: str, target: Path | None) -> None:
+    def announce(url: str, target: Path | None, leader: str) -> None:
         if as_json:
-            typer.echo(orjson.dumps({"url": f"{url}/metrics", "target_file": str(target) if target else ""}).decode())
+            told = {"url": f"{url}/metrics", "target_file": str(target) if target else "", "queue_read_at": f"{leader or url}/metrics"}
+            typer.echo(orjson.dumps(told).decode())
         else:
             open_to = "with a token" if settings.token_file else "this machine only"
             typer.echo(f"metrics at {url}/metrics ({open_to})" + (f", target file {target}" if target else ""))
+            if leader:
+                typer.echo(f"another exporter reads the queue: {visible_line(leader)}/metrics; this one takes over when that ends")
 
     async def until_told() -> None:
         shutdown = Shutdown()

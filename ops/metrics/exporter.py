@@ -33,11 +33,13 @@ GOOD_S = 2.0
 """A look answers all scrapes of so long."""
 
 
-async def serve(metrics: MetricsSettings, queue: QueueSettings, shutdown: Shutdown, announce: Callable[[str, Path | None], None]) -> None:
+async def serve(
+    metrics: MetricsSettings, queue: QueueSettings, shutdown: Shutdown, announce: Callable[[str, Path | None, str], None]
+) -> None:
     """Answers scrapes until it is shut down.
 
     Args:
-        announce: told the address and the target file once it listens.
+        announce: told the address and the target file once it listens, and where another exporter reads the queue; empty = none does.
 
     Raises:
         InvalidRequest: it cannot listen, or write its target file.
@@ -49,7 +51,7 @@ async def serve(metrics: MetricsSettings, queue: QueueSettings, shutdown: Shutdo
         name = f"{_machine()}-{metrics.port}" if metrics.port else _machine()
         target = TargetFile(metrics, queue.namespace, "exporter", name)
         target.write(url)
-        announce(url, target.path)
+        announce(url, target.path, exporter.leadership.leader_url)
         async with beside(exporter.leadership.run()):
             await shutdown.stop.wait()
         target.remove()

@@ -49,6 +49,8 @@ class Leadership:
     leads: bool = False
     is_up: bool = False
     """Redis answered the last round."""
+    leader_url: str = ""
+    """Where another reads; empty = none was found."""
     takes_writes: bool | None = None
     """What the last write of this exporter met; None = it wrote none."""
     _has_told: bool = False
@@ -76,12 +78,13 @@ class Leadership:
         """Gives the key up, so that another need not wait for it."""
         with contextlib.suppress(Unreached, BrokerError, redis.RedisError, OSError):
             async with reached(settings_of_server(self.settings), patience_s=self.patience_s) as client:
-                if await self._holder(client) == self.boot:
+                if (await self._holder(client))[0] == self.boot:
                     await ask(client, "PEXPIRE", self._key, 0)
         self.leads = False
 
     async def _round(self, client: AsyncClient) -> bool:
-        holder = await self._holder(client)
+        holder, url = await self._holder(client)
+        self.leader_url = url if holder != self.boot else ""
         if holder not in ("", self.boot):
             self.takes_writes = None
             return False
@@ -104,9 +107,11 @@ class Leadership:
                 log.warning("exporter_key_refused", key=self._key, error=str(error), what="it reads all the same; a second one would, too")
             return True
 
-    async def _holder(self, client: AsyncClient) -> str:
+    async def _holder(self, client: AsyncClient) -> tuple[str, str]:
+        """Its boot, and where it answers; both empty when nobody has the key."""
         found = await ask(client, "GET", self._key)
-        return found.decode("utf-8", "replace").partition(" ")[0] if found else ""
+        boot, _, url = (found or b"").decode("utf-8", "replace").partition(" ")
+        return boot, url
 
     @property
     def _key(self) -> str:

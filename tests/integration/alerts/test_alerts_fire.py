@@ -170,6 +170,7 @@ async def test_an_exporter_that_does_not_lead_tells_nobody_of_the_queue(
     leader, other = await an_exporter(settings), await an_exporter(settings)
 
     assert leader.leadership.leads
+    assert (leader.leadership.leader_url, other.leadership.leader_url) == ("", leader.leadership.url)
     assert await fired_for(other, tmp_path) == {"RollstreamQueueUnwatched"}
 
 

@@ -3,6 +3,7 @@
     SCRATCH/sandboxes/*    sandboxes of a service that is gone; under the two locks that a service holds while it lives, and only older
     ones: what a service that comes now finds, it removes itself
     RUN/*                  sockets that nobody listens at
+    RUN/nodes/*            of launchers that are dead; under the lock of each (ops/node/sweeping.py)
     STATE/logs/**          logs that nothing was written to for `logs_keep_s`
     SCRATCH/logs/*/**      the same, of nodes that do not run
     EXPORT_DIR/*/*/.part-* parts that an export did not finish, after a day
@@ -26,6 +27,7 @@ from pathlib import Path
 from ops.export.parts import UNFINISHED
 from ops.housekeeping.places import Found, Workplace
 from ops.node.files import FOLDER, notes_here
+from ops.node.sweeping import sweep_dead
 from pipeline.folders import Folders
 from workers.sandbox.local.folder import sandbox_paths
 from workers.sandbox.service.janitor import tidy
@@ -45,7 +47,10 @@ async def remove(place: Workplace) -> Found:
 
 def _remove(place: Workplace) -> Found:
     folders, settings = Folders.from_environment(), place.housekeeping
-    removed: dict[str, int] = {"sandboxes": _sandboxes(SandboxSettings.load(), dry_run=place.dry_run)}
+    removed: dict[str, int] = {
+        "sandboxes": _sandboxes(SandboxSettings.load(), dry_run=place.dry_run),
+        "node_files": sweep_dead(folders.run / FOLDER, older_s=YOUNG_S, dry_run=place.dry_run),
+    }
     found = {
         "sockets": _dead_sockets(folders.run),
         "logs": [*_older(folders.state / "logs", LOG_NAMES, settings.logs_keep_s), *_logs_of_nodes(folders, settings.logs_keep_s)],

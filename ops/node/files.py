@@ -37,6 +37,9 @@ FOLDER = "nodes"
 LEAVE_S = 5.0
 """Children of a dead launcher hand back as soon as they notice; this is for those that do not."""
 
+SWEEP_S = 1.0
+"""Longer than a sweep has the lock of a name."""
+
 
 class NodeTaken(RollstreamError):
     """Another launcher has the name."""
@@ -92,7 +95,10 @@ class NodeFiles:
         make_private_folder(self._folder)
         path = self._path("lock")
         lock = FileLock(path)
-        if not lock.try_lock(Mode.EXCLUSIVE):
+        while (is_taken := lock.lock_within(Mode.EXCLUSIVE, SWEEP_S)) and not is_at(lock, path):
+            lock.close()  # a sweep has removed the file meanwhile (`sweeping.py`)
+            lock = FileLock(path)
+        if not is_taken:
             lock.close()
             note = read_note(self._path("json"))
             who = f"process {note.launcher.pid}" if note is not None and note.is_up else "another process"
@@ -187,6 +193,13 @@ def notes_here(folder: Path | None = None) -> Iterator[tuple[Path, NodeNote]]:
     for path in sorted((folder or Folders.from_environment().run / FOLDER).glob("*.json")):
         if (note := read_note(path)) is not None:
             yield path, note
+
+
+def is_at(lock: FileLock, path: Path) -> bool:
+    """Whether what is locked is the file that stands there now."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    return False
 
 
 def _identity(words: Sequence[object]) -> ProcessIdentity:

@@ -18,6 +18,7 @@ from pipeline.keys import Keys
 from pipeline.redis_client import AsyncClient, ask
 from pipeline.scripts import Scripts
 from pipeline.testing import a_template, a_unit
+from workers.stages.measures import FILE_SUFFIX
 
 from .conftest import Site
 
@@ -160,7 +161,12 @@ def test_files_of_dead_processes_go_and_those_of_living_ones_stay(site: Site) ->
         stack.enter_context(NodeFiles(run / FOLDER, "rs", "here", "boot")).write({}, logs=here, grace_s=1)
         for path in files:
             path.write_text("x")
-        for path in (dead, alive, *files[:-1]):
+        with NodeFiles(run / FOLDER, "rs", "killed", "boot") as killed:
+            killed.write({}, logs=run, grace_s=1)
+            killed.measures.mkdir()
+            (killed.measures / f"1{FILE_SUFFIX}").touch()
+        lock = run / FOLDER / "rs.killed.lock"
+        for path in (dead, alive, lock, *files[:-1]):
             os.utime(path, (time.time() - LONG_AGO_S,) * 2)
         forgotten.close()
 
@@ -169,7 +175,12 @@ def test_files_of_dead_processes_go_and_those_of_living_ones_stay(site: Site) ->
         found = site.once("leftovers", export_dir=str(export))
 
         assert dry == found
-        assert (found["sockets"], found["logs"], found["unfinished_parts"]) == (1, 2, 1)
+        assert (found["sockets"], found["logs"], found["unfinished_parts"], found["node_files"]) == (1, 2, 1, 2)
+        assert {path.name for path in (run / FOLDER).iterdir()} == {"rs.killed.lock", "rs.here.lock", "rs.here.json"}
+        assert site.once("leftovers", export_dir=str(export))["node_files"] == 0
+        os.utime(lock, (time.time() - LONG_AGO_S,) * 2)
+        assert site.once("leftovers", export_dir=str(export))["node_files"] == 1
+        assert not lock.exists()
         assert sorted(path.name for path in site.home.rglob("*") if path.is_socket() or path.is_file()) >= ["alive"]
         assert [path.exists() for path in (dead, alive, *files)] == [False, True, False, True, False, True, False, True, True]
 

@@ -12,6 +12,7 @@ import pytest
 
 from ops.node.down import end_nodes_here
 from ops.node.files import NodeFiles, NodeTaken, notes_here, read_note
+from ops.node.sweeping import sweep_dead
 
 
 @pytest.fixture
@@ -78,3 +79,18 @@ def test_down_says_when_nothing_is_up(tmp_path: Path) -> None:
 
     assert end_nodes_here(said.append, tmp_path)
     assert said == ["no node is up"]
+
+
+def test_what_a_process_runs_of_is_not_swept(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> None:
+    """Its note is how the next launcher of the name finds it. Nor what a launcher has."""
+    folder = tmp_path / "run/nodes"
+    with files(tmp_path) as first:
+        first.write({"run-0": stranger.pid}, logs=tmp_path, grace_s=1)
+        assert sweep_dead(folder, older_s=0, dry_run=False) == 0
+
+    assert sweep_dead(folder, older_s=0, dry_run=False) == 0
+    stranger.kill()
+    stranger.wait()
+    assert sweep_dead(folder, older_s=60, dry_run=False) == 0, "it has just begun"
+    assert sweep_dead(folder, older_s=0, dry_run=True) == sweep_dead(folder, older_s=0, dry_run=False) == 1
+    assert [path.name for path in folder.iterdir()] == ["rs.n1.lock"]

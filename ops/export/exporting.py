@@ -24,7 +24,7 @@ from typing import Literal
 import orjson
 
 from ops.export.datasets import DATASETS, Dataset, Row
-from ops.export.formats import PartWriter, open_part
+from ops.export.formats import PartWriter, open_part, refuse_unwritable
 from ops.export.parts import UNFINISHED, ExportError, Parts
 from ops.export.records import Reading
 from pipeline.failpoints import failpoint
@@ -92,9 +92,10 @@ async def export_run(
     """Writes what is new.
 
     Raises:
-        ExportError: the folder holds another export, or cannot hold one; Redis knows no such run.
+        ExportError: the folder holds another export, or cannot hold one; Redis knows no such run; the package for Parquet is missing.
         BrokerError
     """
+    refuse_unwritable(wishes.format)
     if not await ask(client, "EXISTS", keys.run(run), keys.results(run)):
         raise ExportError(f"no run {run!r}: it never was, or its time to live ran out; rollstream run list names those that are")
     await asyncio.to_thread(_agree, folder, run, wishes)

@@ -78,20 +78,26 @@ class Parquet:
         self._file.close()
 
 
-def open_part(format_: str, path: Path, dataset: Dataset) -> PartWriter:
-    """A new part of a format.
+def refuse_unwritable(format_: str) -> None:
+    """Asked before anything is written: a folder that was given a format keeps it.
 
     Raises:
-        ExportError: the package for it is not installed.
+        ExportError: the package for the format is not installed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     if format_ == "jsonl":
-        return JsonLines(path, dataset)
+        return
     try:
         import pyarrow.parquet  # noqa: F401 -- whether it is there
     except ModuleNotFoundError:
-        raise ExportError("Parquet needs the package pyarrow: pip install 'rollstream[parquet]', or export as jsonl") from None
-    return Parquet(path, dataset)
+        raise ExportError(
+            "Parquet needs the package pyarrow: pip install 'rollstream[parquet]', or export as JSON lines (--format jsonl)"
+        ) from None
+
+
+def open_part(format_: str, path: Path, dataset: Dataset) -> PartWriter:
+    """A new part of a format."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return JsonLines(path, dataset) if format_ == "jsonl" else Parquet(path, dataset)
 
 
 # ---- arrow

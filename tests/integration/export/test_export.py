@@ -232,3 +232,17 @@ async def test_wrong_use_is_told_with_what_to_do(results: Results, tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match="needs a folder that it may write to"):
         await export_run(results.client, results.keys, results.name, tmp_path / "file", JSONL)
+
+
+async def test_without_pyarrow_parquet_is_refused_before_the_folder_has_a_format(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sentence names JSON lines as the way on: a folder that had been given `parquet` refused them."""
+    await results.add(1)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # what an environment without the extra `parquet` is to an import
+
+    with pytest.raises(ExportError, match="pyarrow"):
+        await export_run(results.client, results.keys, results.name, tmp_path / "out", PARQUET)
+    done = await export_run(results.client, results.keys, results.name, tmp_path / "out", JSONL)
+
+    assert done.rows["trajectories"] == 1

@@ -186,6 +186,15 @@ async def test_what_explains_the_others_stands_first(make_server: MakeServer) ->
     assert [trouble.cause for trouble in judgement.troubles] == ["redis_disk_full", "no_worker", "clock_skew"]
 
 
+async def test_an_append_only_file_is_told_before_the_first_write(make_server: MakeServer) -> None:
+    judgement, facts = await look(QueueSettings(redis_url=make_server(persistence="always").url))
+
+    assert facts is not None
+    assert [line.split(" · ")[0].strip() for line in as_lines(judgement, facts) if "append-only" in line] == [
+        "append-only file 0 B, fsync always"
+    ]
+
+
 async def test_a_server_that_is_gone_is_unreachable(make_server: MakeServer) -> None:
     server = make_server()
     server.kill()

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
+from structlog.testing import capture_logs
 
 from pipeline.janitor import Janitor
 from pipeline.messages import Stage
 from pipeline.redis_client import ask
+from pipeline.streams import ensure_group
 from pipeline.testing import ManualWorker, wait_until
 from tests.integration.pipeline.crew import Crew, ends
 
@@ -129,3 +131,16 @@ async def test_consumers_that_did_nothing_for_long_are_deleted_unless_they_hold_
     stop.set()
     await task
     assert len(await crew.pending()) == 1
+
+
+async def test_an_empty_lane_that_nobody_reads_is_removed_without_a_warning(crew: Crew) -> None:
+    """A node that has ended leaves one each time: nothing was sent back, and nobody has to do anything."""
+    lane = crew.keys.stage_stream(Stage.RUN, node="gone")
+    await ensure_group(crew.client, crew.keys, Stage.RUN, lane)
+    janitor = Janitor(crew.client, crew.scripts, crew.keys, crew.settings, "j")
+
+    with capture_logs() as said:
+        await janitor.round(quiet=False)
+
+    assert not await ask(crew.client, "EXISTS", lane)
+    assert [(line["event"], line["log_level"]) for line in said if line["event"].startswith("lane_")] == [("lane_removed", "info")]

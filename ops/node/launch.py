@@ -32,6 +32,7 @@ from pipeline.keys import Keys
 from pipeline.logs import redact_text
 from pipeline.messages import Stage
 from pipeline.redis_client import ask
+from pipeline.scripts import Scripts
 from pipeline.scripts.node_calls import Asked
 from pipeline.scripts.runner import Arg
 from pipeline.usable_cores import usable_cores
@@ -123,6 +124,8 @@ class Launcher:
                 killed = await supervision.drain(
                     self._settings.grace_s, self._shutdown.hurry, lane_waits=None if life.has_lost_name else self._lane_waits
                 )
+        if not life.has_lost_name:
+            await self._close_lane()
         if life.failed is None:
             self._metrics.end()
         code = await life.leave(killed)
@@ -211,6 +214,13 @@ class Launcher:
                 if int(await ask(self._client, "XLEN", lane)) > int(taken["pending"]):
                     return True
         return False
+
+    async def _close_lane(self) -> None:
+        """Nobody reads it any more: what waits there goes back at the next round of a janitor, and not once the last beat has lapsed."""
+        with contextlib.suppress(BrokerError, redis.RedisError):
+            for shard in range(self._queue.shards):
+                scripts = Scripts(self._client, Keys.of_shard(self._queue.namespace, shard))
+                await scripts.beat_node(self._life.name, "", live_ms=1, reads_lane=True, leaving=True)
 
     # ---- what is said of it
 

@@ -80,6 +80,7 @@ async def test_a_node_comes_up_scales_and_drains_and_leaves_nothing(
     assert machine.processes() == []
     assert list(machine.notes.glob("*.json")) == []
     assert await ask(client, "EXISTS", keys.worker("run-n1-0"), keys.worker("init-n1-0"), keys.worker("eval-n1-0")) == 0
+    assert await ask(client, "EXISTS", keys.key("n", "n1", "run")) == 0, "what waits in its lane would wait for its last beat to lapse"
 
 
 async def test_a_second_launcher_is_refused_while_the_first_lives(make_machine: Callable[[], Machine], look: Look) -> None:

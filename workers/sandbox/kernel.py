@@ -15,15 +15,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any, Literal
-
-import zmq.asyncio
+from typing import TYPE_CHECKING, Any, Literal
 
 from workers.sandbox.base import DEFAULT_OUTPUT_BYTES
 from workers.sandbox.kernel_connection import Cell, KernelConnection, KernelProgram
 from workers.sandbox.kernel_output import CellOutput
 from workers.sandbox.launcher import Launcher, SharedFolder
 from workers.sandbox.results import KernelResult, KernelStatus
+
+if TYPE_CHECKING:
+    import zmq.asyncio
 
 INTERRUPT_S = 3.0
 """What a cell gets to end after an interrupt; one that ignores it, or hangs in C code, loses its kernel."""

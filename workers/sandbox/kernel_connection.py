@@ -19,17 +19,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-import zmq
-import zmq.asyncio
-from jupyter_client.asynchronous.client import AsyncKernelClient
-from jupyter_client.connect import KernelConnectionInfo
+from typing import TYPE_CHECKING, Any, Literal
 
 from workers.sandbox.capture import HeadTail
 from workers.sandbox.errors import SessionStartError
 from workers.sandbox.kernel_output import CellOutput
 from workers.sandbox.launcher import LaunchedProcess, Launcher, SharedFolder
+
+if TYPE_CHECKING:
+    import zmq.asyncio
+    from jupyter_client.connect import KernelConnectionInfo
+
+    from workers.sandbox.kernel_client import KernelClient
 
 BOOT_SCRIPT = Path(__file__).with_name("kernel_boot.py")
 
@@ -38,12 +39,6 @@ START_TIMEOUT_S = 25.0
 RESUBSCRIBE_S = 0.2
 LISTEN_AGAIN_S = 5.0
 LOG_BYTES = 4096
-UNREAD_MESSAGES = 32
-"""Held here until they are read. What is more waits in the kernel's own process, and stops its cell (`kernel_boot.py`): it goes on as fast
-as this process reads, and nothing is lost."""
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""A larger one (a huge picture or value; what is printed comes in pieces) is dropped on its way, connection and all; the cell is then
-marked incomplete. With `UNREAD_MESSAGES` it bounds what a kernel can make this process hold."""
 PUMP_SLICE_S = 0.005
 Channel = Literal["iopub", "shell", "control"]
 TAKERS: dict[Channel, str] = {"iopub": "_take_shown", "shell": "_take_reply", "control": "_take_control"}
@@ -70,22 +65,13 @@ class KernelProgram:
         return [self.python, "-I", self.boot_script, connection_file, str(ready_fd)]
 
 
-def kernel_context() -> zmq.asyncio.Context:
-    """The sockets of all kernels of a process come from one context, with bounds that must be set before a socket connects."""
-    context = zmq.asyncio.Context()
-    context.setsockopt(zmq.RCVHWM, UNREAD_MESSAGES)
-    context.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-    context.setsockopt(zmq.LINGER, 0)
-    return context
-
-
 class KernelConnection:
     """One kernel process, from its start to its end."""
 
     def __init__(self, launcher: Launcher, process: LaunchedProcess, log: _Log) -> None:
         self._launcher = launcher
         self._log = log
-        self._client: _Client | None = None
+        self._client: KernelClient | None = None
         self._doors: dict[str, _Door] = {}
         self._channels: dict[Channel, tuple[Any, asyncio.Task[None]]] = {}
         self._cells: dict[str, Cell] = {}
@@ -211,9 +197,12 @@ class KernelConnection:
     # -- messages -------------------------------------------------------------------------------------------------------------------
 
     async def _connect(self, connection: KernelConnectionInfo, sockets: SharedFolder, context: zmq.asyncio.Context) -> None:
-        self._client = _Client(context=context)
+        from workers.sandbox.kernel_client import KernelClient  # loaded by now, with `context`
+
+        self._client = KernelClient(context=context)
         self._client.load_connection_info(connection)
-        self._client.doors = self._doors = await asyncio.to_thread(_open_doors, sockets, connection)
+        self._doors = await asyncio.to_thread(_open_doors, sockets, connection)
+        self._client.paths = {channel: door.path for channel, door in self._doors.items()}
         for name in TAKERS:
             self._open_channel(name)
         await self._hear_something()
@@ -310,15 +299,6 @@ class _Door:
             os.close(descriptor)
 
 
-class _Client(AsyncKernelClient):
-    """Connects to the sockets that were looked at, by whatever name they have."""
-
-    doors: Mapping[str, _Door] = {}
-
-    def _make_url(self, channel: str) -> str:
-        return f"ipc://{self.doors[channel].path}"
-
-
 def _open_doors(sockets: SharedFolder, connection: KernelConnectionInfo) -> dict[str, _Door]:
     """Looks at the kernel's sockets: whether they are, and no link is on the way.
 
@@ -394,17 +374,17 @@ class _Log:
 
 def _new_connection() -> KernelConnectionInfo:
     """A connection with a key of its own; with `ipc` a port is the last part of a socket's name."""
-    return KernelConnectionInfo(
-        transport="ipc",
-        shell_port=1,
-        iopub_port=2,
-        stdin_port=3,
-        control_port=4,
-        hb_port=5,
-        key=secrets.token_hex(16),
-        signature_scheme="hmac-sha256",
-        kernel_name="",
-    )
+    return {
+        "transport": "ipc",
+        "shell_port": 1,
+        "iopub_port": 2,
+        "stdin_port": 3,
+        "control_port": 4,
+        "hb_port": 5,
+        "key": secrets.token_hex(16),
+        "signature_scheme": "hmac-sha256",
+        "kernel_name": "",
+    }
 
 
 async def _byte_from(descriptor: int) -> bytes:

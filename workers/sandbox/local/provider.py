@@ -16,10 +16,9 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, cast
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 import structlog
-import zmq.asyncio
 
 from pipeline.failpoints import failpoint
 from pipeline.folders import make_private_folder, socket_path
@@ -27,7 +26,7 @@ from workers.sandbox import inside as execution
 from workers.sandbox.base import Probe
 from workers.sandbox.errors import BadImage, NotServedHere, SandboxError, SandboxGone, SandboxStartError
 from workers.sandbox.images import ImageLease, ImageSource
-from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram, kernel_context
+from workers.sandbox.kernel_connection import BOOT_SCRIPT, KernelProgram
 from workers.sandbox.launcher import Launcher, SharedFolder
 from workers.sandbox.limits import WATCHES, Cgroups, Watchdog, Watched, enforced_by, find_cgroups
 from workers.sandbox.local.attempts import Attempts
@@ -49,6 +48,9 @@ from workers.sandbox.local.teardown import tear_down
 from workers.sandbox.local.way_out import open_way_out
 from workers.sandbox.network import AllowListProxy, proxy_variables
 from workers.sandbox.spec import Isolation, SandboxHandle, SandboxOwner, SandboxSpec, Snapshot
+
+if TYPE_CHECKING:
+    import zmq.asyncio
 
 LONGEST_SOCKET = "0123456789-1234567890-012345/s/0123456789abcdef/01234567-1"
 """Below the run folder: id of the sandbox, folder of a named kernel, socket."""
@@ -119,6 +121,8 @@ class LocalSandboxes:
         return {**{name: f"version {base.version}" for name, base in self._cgroups.bases.items()}, **self._cgroups.missing}
 
     async def __aenter__(self) -> Self:
+        from workers.sandbox.kernel_client import kernel_context  # workers, which hold no sandboxes of their own, do without
+
         await asyncio.to_thread(make_private_folder, self.scratch_dir, "ROLLSTREAM_SANDBOX_SCRATCH_DIR")
         await asyncio.to_thread(make_private_folder, self.run_dir, "ROLLSTREAM_SANDBOX_RUN_DIR")
         self._context = kernel_context()

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, ParamSpec, Protocol, Self, TypeVar
+from typing import IO, TYPE_CHECKING, ParamSpec, Protocol, Self, TypeVar
 
 import structlog
-import zmq.asyncio
 
 from workers.sandbox.base import DEFAULT_ARCHIVE_BYTES, DEFAULT_FILE_BYTES, DEFAULT_OUTPUT_BYTES, Kernel, Shell
 from workers.sandbox.errors import SandboxError, SandboxFileError, SandboxGone, SandboxLeak, SnapshotError
@@ -39,6 +38,9 @@ from workers.sandbox.results import ExecResult, FileEntry
 from workers.sandbox.shell import PtyShell
 from workers.sandbox.spec import SandboxHandle, SandboxOwner, Snapshot
 from workers.sandbox.use import SandboxUse
+
+if TYPE_CHECKING:
+    import zmq.asyncio
 
 log = structlog.get_logger(__name__)
 

@@ -77,7 +77,7 @@ async def test_sentinels_and_a_replica_that_are_well_are_green_and_each_loss_is_
     judgement, facts = await look_and_judge(careful, patience_s=PATIENCE_S)
     assert facts is not None
     assert (judgement.verdict, judgement.troubles) == (Verdict.HEALTHY, [])
-    assert f"Sentinels 3/3 · master 127.0.0.1:{watched.master.port} · 1 replicas in sync" in "\n".join(as_lines(judgement, facts))
+    assert f"Sentinels 3/3 · master 127.0.0.1:{watched.master.port} · 1 replica in sync" in "\n".join(as_lines(judgement, facts))
     well = {finding.check: finding for finding in await of_redis(settings)}
     assert (well["redis.set_up"].grade, well["redis.wait_replicas"].grade) == (Grade.OK, Grade.NOTE)
 
@@ -110,7 +110,7 @@ async def test_a_cluster_that_is_well_is_green_and_each_loss_is_said(server_kind
     judgement, facts = await look_and_judge(settings, patience_s=PATIENCE_S)
     assert facts is not None
     assert (judgement.verdict, judgement.troubles) == (Verdict.HEALTHY, [])
-    assert len([line for line in as_lines(judgement, facts) if "Cluster · master" in line and "1 replicas in sync" in line]) == 3
+    assert len([line for line in as_lines(judgement, facts) if "Cluster · master" in line and "1 replica in sync" in line]) == 3
     assert {finding.check: finding.grade for finding in await of_redis(settings)}["redis.set_up"] is Grade.OK
 
     lost = ours[1]

@@ -237,7 +237,7 @@ async def test_a_step_that_does_not_come_says_what_its_groups_fell_to(settings: 
 async def test_a_step_that_does_not_come_says_which_stage_has_no_worker(settings: QueueSettings, supervisor: Supervisor) -> None:
     async with connect(settings, run=RUN) as run:
         run.feed(rows(20))
-        with pytest.raises(WaitTimeout, match=r"No worker of stage INIT is alive, and \d+ jobs wait there: .* Step 1 has 0 of 2 groups"):
+        with pytest.raises(WaitTimeout, match=r"No worker of stage INIT is alive, and \d+ jobs? waits? there: .* Step 1 has 0 of 2 groups"):
             await anext(run.steps(SPEC, timeout_s=1.0))
 
         assert any("No worker of stage INIT" in reason for reason in await run.why_waiting())

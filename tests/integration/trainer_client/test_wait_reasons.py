@@ -164,7 +164,7 @@ async def test_a_capability_that_no_worker_serves(settings: QueueSettings, super
     """Workers of INIT live, and nothing stood in the way that anybody told of: the jobs waited in a stream of their own."""
     common = ManualWorker(scripts, Stage.INIT)
     await common.take_name()
-    sentence = r"No living worker of stage INIT serves the capability 'isolated', and \d+ jobs wait for one: start some with it"
+    sentence = r"No living worker of stage INIT serves the capability 'isolated', and \d+ jobs? waits? for one: start some with it"
     async with connect(settings, run="r") as run:
         job = await run.submit(JobRequest(task="demo", id="one", prompt=rows(1)[0], capability="isolated"))
         await common.take()  # the server lists a consumer when it has asked

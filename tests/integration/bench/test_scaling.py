@@ -136,6 +136,9 @@ def test_a_lost_node_costs_the_jobs_that_ran_there_and_nothing_else() -> None:
     assert found.metrics["cut_begun_again_s"] == 8
     assert [name for name in ("begun_again_besides", "cut_without_end") if not found.holds(name)] == []
     assert not report(replace(others[0], began_s=150.0, ended_s=None)).holds("begun_again_besides")
+    assert not report(replace(again[0], ended_s=None)).holds("begun_again_besides"), (
+        "lost once more, which its node's loss does not explain"
+    )
     one = min(records)
     for others_end in ({}, {one: 2}, {(one[0], "infra_failure"): 1}):
         ends = {**{record: 1 for record in records if record != one}, **others_end}

@@ -13,6 +13,8 @@ from pipeline.settings import QueueSettings
 
 _PROCESS = re.compile(r"([a-z]+(?:-\d+)?):(\d+):(\w+)", re.ASCII)
 _NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
+MENDED_MS = 60_000
+"""A process that has run for so long since its crash is well again (docs/adr/0027-node.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,13 @@ class NodeView:
     def has_ended(self) -> bool:
         """Nobody misses it: it was to end, though a process may have been killed in the drain."""
         return self.state == "ended" or (self.state == "failed" and not self.is_alive and not self.has_failed)
+
+    @property
+    def crash_stands(self) -> bool:
+        """Its last crash is not mended: it has ended by it, or what crashed is not there again, or for less than a minute."""
+        name, at_ms = self.fields.get("crash.name", ""), self.number("crash.at") or 0
+        is_back = any(each.name == name and each.state == "up" for each in self.processes) and self.now_ms - at_ms > MENDED_MS
+        return bool(name) and (self.has_failed or (self.is_alive and not is_back))
 
     @property
     def last_line(self) -> str:

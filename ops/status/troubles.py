@@ -133,7 +133,7 @@ def _of_stages(facts: Facts) -> Iterator[Trouble]:
 
 
 def _last_heard(facts: Facts) -> str:
-    crashed = [node for node in facts.nodes if node.fields.get("crash.name")]
+    crashed = [node for node in facts.nodes if node.crash_stands]
     if crashed:
         last = max(crashed, key=lambda node: node.number("crash.at") or 0)
         said = f": {last.last_line[:MOST_SAID]}" if last.last_line else ""

@@ -123,6 +123,28 @@ async def test_a_whole_pipeline_is_healthy_at_work_and_idle(settings: QueueSetti
 
 
 @pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ({"state": "failed", "failed": "run-0"}, True),
+        ({"state": "up", "boot": "b1", "procs": "run-0:7:waiting"}, True),
+        ({"state": "up", "boot": "b1", "procs": "run-0:7:up"}, False),
+        ({"state": "ended"}, False),
+    ],
+)
+async def test_no_worker_speaks_of_a_crash_that_is_not_mended(
+    settings: QueueSettings, client: AsyncClient, says: dict[str, object], told: bool
+) -> None:
+    staged = Staged(settings, client)
+    await staging.no_run_worker(staged)
+    await staging.node_says(staged, {**staging.CRASHED, "failed": "", "lease": 24 * 3_600_000, **says})
+
+    judgement, _ = await look(settings)
+
+    assert judgement.troubles[0].cause == "no_worker"
+    assert ("run-0 of node gpu7-4711 ended with 1: MemoryError" in judgement.first_line) is told
+
+
+@pytest.mark.parametrize(
     ("said", "verdict"),
     [
         ({"boot": "b", "lease": staging.LONG_MS}, Verdict.DEGRADED),

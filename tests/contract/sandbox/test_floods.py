@@ -24,6 +24,7 @@ def bash(sandbox: Sandbox) -> Call:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(200)
 async def test_200_megabytes_cost_little_memory_and_no_neighbour(provider: SandboxProvider, spec: SandboxSpec, sandbox: Sandbox) -> None:
     """The loop that reads the flood is the one that serves every other sandbox of the process."""
     bash = calls(BashTool(sandbox.shell()))
@@ -32,7 +33,7 @@ async def test_200_megabytes_cost_little_memory_and_no_neighbour(provider: Sandb
         await neighbour.run("n=0", timeout_s=10)
         with memory_growth() as growth:
             flood = asyncio.create_task(
-                bash(command="head -c 200000000 /dev/zero | tr '\\0' x | fold -w 99; echo THE-END; (exit 4)", timeout_s=50)
+                bash(command="head -c 200000000 /dev/zero | tr '\\0' x | fold -w 99; echo THE-END; (exit 4)", timeout_s=150)
             )
             answers: list[ShellResult] = []
             while not flood.done():

@@ -151,6 +151,26 @@ async def test_what_waited_long_in_a_lane_is_made_by_whoever_is_free(run: Run) -
     assert await run.scripts.place_by_image(again, "outside", "docker://one") == "here"
 
 
+@pytest.mark.parametrize(("waited_ms", "back"), [(11_000, 0), (121_000, 1)])
+async def test_what_waits_for_an_image_that_is_unpacked_waits_longer(run: Run, waited_ms: int, back: int) -> None:
+    """A group of eight and two slots of INIT: after ten seconds six went elsewhere, and each node that took one unpacked the image again."""
+    await beat(run, "n1")
+    await accept(run, 2)
+    for held in await init_of(run, "outside").take(2):
+        assert await run.scripts.place_by_image(held, "outside", "docker://one") == "n1"
+    keys = run.audit.keys
+    lane = keys.stage_stream(Stage.INIT, node="n1")
+    entries = await ask(run.client, "XRANGE", lane, "-", "+")
+    await ask(run.client, "DEL", lane)
+    for number, (entry, fields) in enumerate(entries):
+        old = f"{int(entry.split(b'-')[0]) - waited_ms}-{number}"
+        await ask(run.client, "XADD", lane, old, *(part for pair in fields.items() for part in pair))
+        await ask(run.client, "HSET", keys.job(fields[b"job"].decode()), "eid", old)
+    assert len(await init_of(run, "n1", lane=True).take(1)) == 1
+
+    assert await run.scripts.sweep_lane("s:init:@n1", "n1") == (back, 2 - back, False)
+
+
 async def test_a_process_of_several_that_leaves_takes_its_slots_along(run: Run) -> None:
     await beat(run, "n1", init=2, slots=100)
     other = LaneReader(Stage.INIT, "init-n1-1", 5, ("none", CLASS))

@@ -153,7 +153,7 @@ async def test_what_waited_long_in_a_lane_is_made_by_whoever_is_free(run: Run) -
 
 @pytest.mark.parametrize(("waited_ms", "back"), [(11_000, 0), (121_000, 1)])
 async def test_what_waits_for_an_image_that_is_unpacked_waits_longer(run: Run, waited_ms: int, back: int) -> None:
-    """A group of eight and two slots of INIT: after ten seconds six went elsewhere, and each node that took one unpacked the image again."""
+    """A group of eight and two slots of INIT: after ten seconds six went elsewhere, and each node that took one unpacked it again."""
     await beat(run, "n1")
     await accept(run, 2)
     for held in await init_of(run, "outside").take(2):

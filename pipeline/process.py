@@ -46,6 +46,8 @@ PARENT_FD = "ROLLSTREAM_PARENT_FD"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 ORPHAN_PATIENCE_S = 30.0
 """Longer than a clean leave takes when Redis is frozen."""
+SAME_SIGNAL_S = 1.0
+"""A SIGTERM to a launcher within so long of the first is that one, told again."""
 EXIT_ORPHAN = 4
 Reply = TypeVar("Reply")
 
@@ -83,10 +85,6 @@ class Member:
         if self.stage is Stage.RUN or (self.stage is Stage.INIT and set(self.capabilities) != {"none"}):
             return LaneReader(self.stage, self.consumer, self.slots, self.capabilities)
         return None
-
-
-SAME_SIGNAL_S = 1.0
-"""A SIGTERM to a launcher within so long of the first is that one, told again."""
 
 
 @dataclass(frozen=True, slots=True)
